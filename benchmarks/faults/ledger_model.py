@@ -5,9 +5,10 @@ it. The result has the shares of the epochs' examples that were skipped, and tha
 
     trainer launch --model benchmarks/faults/ledger_model.py --epochs 3 --ps 1 --workers 4 --staleness_aware=false
 
-Each step lasts at least STEP_SECONDS.
+Each step lasts at least STEP_SECONDS: a number for each worker, of which the last one is that of all others, too.
 """
 
+import json
 import os
 import time
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 EXAMPLES, EPOCHS = (int(each) for each in os.environ.get("LEDGER", "20000 3").split())
-STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.025"))
+STEP_SECONDS = [float(each) for each in os.environ.get("STEP_SECONDS", "0.025").split()]
+WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
 
 class Count(keras.optimizers.Optimizer):  # type: ignore[misc]
@@ -45,7 +47,7 @@ class Ledger(keras.layers.Layer):  # type: ignore[misc]
 
 
 def _sleep(numbers: Any) -> Any:
-    time.sleep(STEP_SECONDS)
+    time.sleep(STEP_SECONDS[min(WORKER, len(STEP_SECONDS) - 1)])
     return numbers
 
 

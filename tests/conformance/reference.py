@@ -106,13 +106,15 @@ def train(path: Path) -> Arrays:
     if isinstance(found, tf.data.Dataset):
         found = found if getattr(module, "HAS_BATCHES", False) else found.batch(size)
         arguments.pop("steps_per_epoch", None)
-    else:
+    elif arguments.get("shuffle", True):
         found = _dealt(found, size)
     if isinstance(test, tf.data.Dataset) and not getattr(module, "HAS_BATCHES", False):
         test = test.batch(size)
+    x, y, weights = (found, None, None) if isinstance(found, tf.data.Dataset) else _split(found)
+    arguments |= {} if y is None else {"batch_size": size}
     keras.utils.set_random_seed(0)
     model = module.model()
-    model.fit(found, validation_data=test, verbose=0, **arguments)
+    model.fit(x, y, sample_weight=weights, validation_data=test, verbose=0, **arguments)
     return _weights(model)
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 HEAD = """\
 import json
@@ -121,7 +121,7 @@ TABLE = """
         return compiled(network, optimizer=optimizers.SGD(0.5), metrics=["accuracy", metrics.AUC(name="auc")])
 """
 
-TRAININGS: dict[str, Training] = {
+OF_ONE_PROCESS: dict[str, Training] = {
     "metrics_of_each_epoch": of("", quick=True),
     "executions_of_three_steps": of("", settings={"steps_per_execution": 3}),
     "batches_as_large_as_the_data": of("BATCH = 100"),
@@ -136,6 +136,7 @@ TRAININGS: dict[str, Training] = {
             return *data(1, 20), np.linspace(0.5, 2, 20)
         """
     ),
+    "examples_in_their_own_order": of('MORE = {"shuffle": False}', quick=True),
     "early_stopping_by_the_training_loss": of(
         """
         EPOCHS = 8
@@ -292,7 +293,26 @@ TRAININGS: dict[str, Training] = {
     ),
     "a_second_process_goes_on_within_an_epoch": of("", stops_at=10, quick=True),
     "a_table": of(TABLE, settings={"table_rows": 10}),
-    "two_workers": of("", learners=2, launched=("--ps=1", "--workers=2")),
+}
+WITH_TWO_WORKERS = (
+    "metrics_of_each_epoch",
+    "weights_of_classes",
+    "weights_of_examples",
+    "examples_in_their_own_order",
+    "early_stopping_by_the_training_loss",
+    "a_plateau_and_a_schedule_of_epochs",
+    "weights_that_a_callback_sets",
+    "a_dataset_in_its_own_order",
+)
+"""Those that are trained by two synchronous replicas too, each with a half of each batch."""
+TRAININGS: dict[str, Training] = {
+    **OF_ONE_PROCESS,
+    **{
+        f"two_workers_and_{name}": replace(
+            OF_ONE_PROCESS[name], learners=2, launched=("--ps=1", "--workers=2"), quick=name == "weights_of_examples"
+        )
+        for name in WITH_TWO_WORKERS
+    },
     "two_workers_and_a_table": of(
         TABLE, settings={"table_rows": 10}, learners=2, launched=("--ps=2", "--workers=2"), quick=True
     ),

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer import config
 from trainer.cluster.spec import Cluster, Task
+from trainer.data.columns import files
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
+from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.models.keras_model import KerasModel
@@ -137,7 +142,7 @@ def test_a_generator_for_the_validation_needs_an_end(load: Load) -> None:
         (
             "{'initial_epoch': 3}",
             "fit_arguments(): initial_epoch is not taken, but epochs, steps_per_epoch, batch_size, callbacks, "
-            "class_weight, validation_data, validation_steps, validation_split, verbose.",
+            "class_weight, validation_data, validation_steps, validation_split, shuffle, verbose.",
         ),
         (
             "{'epoch': 3, 'batchsize': 8, 'validation_split': 2.0}",
@@ -157,6 +162,31 @@ def test_what_cannot_be_taken_is_named(load: Load, tmp_path: Path, arguments: st
     with pytest.raises(ConfigurationError) as refused:
         load(arguments)
     assert str(refused.value) == f"model={tmp_path / 'mine.py'}: {message}"
+
+
+def in_memory(split: Examples | Stream) -> Any:
+    """The inputs of a split."""
+    assert isinstance(split, Examples)
+    return split.inputs
+
+
+def test_without_shuffling_the_last_examples_are_held_out(load: Load) -> None:
+    data = "\n\ndef train_data(context):\n    return np.arange(20)[:, None] + np.zeros(4), np.zeros(20, int)"
+    found = load(f"{{'shuffle': False, 'validation_split': 0.2}}{data}").dataset
+    assert [in_memory(each)[:, 0].tolist() for each in (found.train, found.test)] == [[*range(16)], [*range(16, 20)]]
+
+
+def test_rows_that_are_shuffled_while_they_are_read_cannot_keep_their_order(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "IN_MEMORY_BYTES", 0)
+    pq.write_table(pa.table({"x": np.arange(400) % 7 / 7, "y": np.arange(400) % 2}), tmp_path / "rows.parquet")
+    model = "\n\ndel train_data\n\ndef model():\n    x = layers.Input((1,), name='x')\n"
+    model += "    return keras.Model({'x': x}, layers.Dense(2)(x))"
+    words = {"data_dir": str(tmp_path / "rows.parquet"), "target": "y"}
+    load(f"{{'epochs': 2}}{model}", **words)
+    with pytest.raises(ConfigurationError, match="has shuffle=False, but parquet is too large for the memory"):
+        load(f"{{'shuffle': False}}{model}", **words)
 
 
 def test_the_batches_of_a_pass_are_counted_if_one_replica_reads_them_all(tmp_path: Path) -> None:

@@ -297,6 +297,17 @@ def test_other_data_is_refused(tmp_path: Path, text: str, sentence: str) -> None
         load(tmp_path, text)
 
 
+def test_a_list_of_files_is_known_by_their_names_below_their_folder(tmp_path: Path) -> None:
+    rows = "tf.data.Dataset.from_tensor_slices((np.ones((9, 2)), [1] * 9))"
+    text = returning(rows, rows).replace("train_data(context)", "train_data(context, files)")
+
+    def digest(*files: str) -> str | None:
+        return load(tmp_path, text + BY_FILES.format(files))[0].dataset.digest
+
+    found = digest("/old/part-1", "/old/part-2")
+    assert digest("/new/part-1", "/new/part-2") == found != digest("/new/part-1", "/new/part-3")
+
+
 WIDE = """
     import numpy as np
     import tensorflow as tf

@@ -46,8 +46,10 @@ def examples(inputs: dict[str, Array], targets: Array, origin: object) -> Exampl
     return Examples(found["x"] if set(found) == {"x"} else found, targets)
 
 
-def hold_out(all_examples: Examples, number: int) -> tuple[Examples, Examples]:
-    """The training split, and a test split of this many examples. The choice is deterministic."""
+def hold_out(all_examples: Examples, number: int, is_shuffled: bool = True) -> tuple[Examples, Examples]:
+    """The training split, and a test split of this many examples, always the same: random ones, or the last ones."""
+    if not is_shuffled:
+        return all_examples.take(slice(-number)), all_examples.take(slice(-number, None))
     order = np.random.default_rng(0).permutation(len(all_examples))
     return all_examples.take(order[number:]), all_examples.take(order[:number])
 

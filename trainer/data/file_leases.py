@@ -36,12 +36,14 @@ class FileLeases:
 
     follows_steps = False
 
-    def __init__(self, files: Sequence[Callable[[], Iterator[Sequence[Array]]]], seed: int, devices: int) -> None:
+    def __init__(
+        self, files: Sequence[Callable[[], Iterator[Sequence[Array]]]], seed: int | None, devices: int
+    ) -> None:
         """Read no file yet.
 
         Args:
             files: For each file, what returns the leaves of its batches.
-            seed: Determines their order in each epoch.
+            seed: Determines their order in each epoch; None keeps it.
             devices: Those of the replica, with a batch in each step.
         """
         self.deal = Deal(len(files), 1, 1, seed)

@@ -19,7 +19,6 @@ OF_THE_TRAINER = {
     "x": "return it from train_data()",
     "y": "return it from train_data()",
     "sample_weight": "let train_data() return (inputs, targets, weights)",
-    "shuffle": "the trainer shuffles arrays, and a tf.data.Dataset comes in its own order",
 }
 """Other arguments of `fit`, and what does the same here."""
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -43,6 +42,8 @@ class FitArguments:
     validation_steps: Count | None = None
     """The batches of the held-out split that are evaluated; None evaluates all."""
     validation_split: Annotated[float, Field(gt=0, lt=1)] | None = None
+    shuffle: Annotated[bool, Field(strict=True)] = True
+    """Whether arrays, and files that are dealt, come in another order in each epoch, or in the order that they have."""
     verbose: Any = None
     """Not used: the log lines of a run do not depend on it."""
 

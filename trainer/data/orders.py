@@ -18,9 +18,12 @@ Indices = npt.NDArray[np.integer[Any]]
 
 
 @functools.lru_cache(maxsize=2)
-def order(examples: int, seed: int, epoch: int) -> Indices:
-    """The order of an epoch: int32 [examples], each index once."""
-    found = np.random.default_rng([seed, epoch]).permutation(examples).astype(np.int32)
+def order(examples: int, seed: int | None, epoch: int) -> Indices:
+    """The order of an epoch: int32 [examples], each index once; that of the data if there is no seed."""
+    if seed is None:
+        found = np.arange(examples, dtype=np.int32)
+    else:
+        found = np.random.default_rng([seed, epoch]).permutation(examples).astype(np.int32)
     found.flags.writeable = False  # all callers share it
     return found
 
@@ -34,7 +37,8 @@ class Deal:
     """Most examples of a batch."""
     batches: int
     """The batches of a global step that count."""
-    seed: int
+    seed: int | None
+    """Determines the order of each epoch; None keeps that of the data."""
     is_full: bool = False
     """Whether each batch has `size` examples: the last one of an epoch takes the first examples once more."""
     begun: Position = START

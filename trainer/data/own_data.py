@@ -1,6 +1,7 @@
 """The data of a model file: its functions `train_data` and `test_data`."""
 
 import functools
+import hashlib
 import inspect
 import itertools
 import logging
@@ -71,8 +72,11 @@ def load(
             found = generators.dataset(make, origin, name)
         return _read(found, origin, part, accepted, None if part else most)
 
+    digest = None
     if callable(getattr(module, FILES, None)):
-        train: Examples | Stream = _of_files(call, data, f"model={name}", accepted)
+        files = _files(call, f"model={name}")
+        train: Examples | Stream = _of_files(call, files, data, f"model={name}", accepted)
+        digest = _digest(files)
     else:
         train = read(call(TRAIN), lambda: call(TRAIN), f"{TRAIN}()", data)
     if callable(getattr(module, TEST, None)):
@@ -89,7 +93,7 @@ def load(
         test = train  # it can only be evaluated on what it has seen
     elif isinstance(train, Examples):
         share = fit.validation_split or 0.1
-        train, test = hold_out(train, max(1, int(len(train) * share)))
+        train, test = hold_out(train, max(1, int(len(train) * share)), fit.shuffle)
     else:
         raise ConfigurationError(
             f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset or a "
@@ -103,11 +107,11 @@ def load(
             f"model={name}: an example of train_data() is {ours}, but one of test_data() is {theirs}; let "
             "them be alike."
         )
-    return Dataset(TRAIN, train, test, classes=classes)
+    return Dataset(TRAIN, train, test, classes=classes, version_digest=digest)
 
 
-def _of_files(call: Callable[..., Any], data: DataContext, origin: str, accepted: Accepted | None) -> Stream:
-    """The examples in the files that `train_files` returns, of which `train_data` makes a dataset."""
+def _files(call: Callable[..., Any], origin: str) -> list[str]:
+    """The names that `train_files` returns."""
     found = call(FILES)
     if (
         not isinstance(found, (list, tuple))
@@ -121,6 +125,20 @@ def _of_files(call: Callable[..., Any], data: DataContext, origin: str, accepted
     if len({*names}) < len(names):
         twice = next(each for each in names if names.count(each) > 1)
         raise ConfigurationError(f"{origin}: {FILES}() returned {twice} twice; return each name once.")
+    return names
+
+
+def _digest(files: list[str]) -> str:
+    """What identifies a list of files, wherever they are: their names, from the first letter in which they differ."""
+    same = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*files, strict=False))
+    start = len([*same])
+    return hashlib.sha256(repr([each[start:] for each in files]).encode()).hexdigest()
+
+
+def _of_files(
+    call: Callable[..., Any], names: list[str], data: DataContext, origin: str, accepted: Accepted | None
+) -> Stream:
+    """The examples in files, of which `train_data` makes a dataset."""
     dataset = call(TRAIN, names)
     if not isinstance(dataset, tf.data.Dataset):
         raise ConfigurationError(

@@ -21,22 +21,27 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 
 
-def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool) -> Deal | None:
+def deal(
+    settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool, is_shuffled: bool = True
+) -> Deal | None:
     """How the examples are dealt to the replicas; None if they come in an order of their own."""
     if isinstance(source, Stream) and not source.read:
         return None
     examples = len(source) if isinstance(source, Examples) else source.size
     assert examples  # noqa: S101 - what is read by indices has a size
     has_order = isinstance(source, Stream) and source.has_order
-    return Deal(examples, settings.batch_size, mode.batches, settings.seed, is_full, has_order=has_order)
+    seed = settings.seed if is_shuffled else None
+    return Deal(examples, settings.batch_size, mode.batches, seed, is_full, has_order=has_order)
 
 
-def files(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool) -> FileLeases | None:
+def files(
+    settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool, is_shuffled: bool = True
+) -> FileLeases | None:
     """The files of the data if they are dealt to the replicas; None if each replica reads a part of the data."""
     if not isinstance(source, Stream) or not source.files or not mode.has_servers or is_full:
         return None
     readers = [functools.partial(each, settings.batch_size) for each in source.files]
-    return FileLeases(readers, settings.seed, mode.devices)
+    return FileLeases(readers, settings.seed if is_shuffled else None, mode.devices)
 
 
 def order_notes(mode: Mode, deal: Deal | None, files: FileLeases | None) -> list[str]:

@@ -115,6 +115,7 @@ def build(
     run: str,
     epochs: Epochs | None = None,
     hook_steps: int | None = None,
+    is_shuffled: bool = True,
 ) -> Replica:
     """Build the graph of this task's replica, or of a single process if there is no cluster.
 
@@ -128,6 +129,7 @@ def build(
         run: Unique identifier of the run on the parameter servers.
         epochs: Those after which the chief may end the run early, or change what it trains with; None if it does not.
         hook_steps: Steps after which it may do so within an epoch.
+        is_shuffled: Whether each epoch has another order of the examples, or files, that are dealt.
 
     Raises:
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
@@ -136,7 +138,7 @@ def build(
     of_tables = choose_tables(mode, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     at = place(mode, cluster, gpus, has_tables=bool(of_tables))
-    deal = learners.deal(settings, mode, source, model.fixed_batch is not None)
+    deal = learners.deal(settings, mode, source, model.fixed_batch is not None, is_shuffled)
     batch = settings.batch_size if model.fixed_batch or (deal and deal.is_even) else None
     by_array = not _is_element_wise(model.optimizer, parameters)
     homes = len(at.homes)
@@ -185,7 +187,7 @@ def build(
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
         parts = tables.create(of_tables, [shard.device for shard in shards[:with_tables]], initial, run)
         shards[:with_tables] = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=False)]
-        files = learners.files(settings, mode, source, model.fixed_batch is not None)
+        files = learners.files(settings, mode, source, model.fixed_batch is not None, is_shuffled)
         batches = learners.make_batches(settings, mode, at, source, files or deal, batch)
         home = at.homes[0] if mode.has_servers else at.compute[0]
         totals = Totals.create(model.no_counts, home, mode.replicas * mode.devices == 1) if epochs else None

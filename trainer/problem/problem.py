@@ -126,6 +126,11 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     if fit != FitArguments() and not isinstance(model, KerasModel):
         raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
     train, held_out = dataset.train, dataset.test
+    if not fit.shuffle and isinstance(train, Stream) and train.has_order:
+        raise ConfigurationError(
+            f"model={settings.model}: fit_arguments() has shuffle=False, but {dataset.name} is too large for the "
+            "memory, and is shuffled while it is read; remove it, or let train_data() return a tf.data.Dataset."
+        )
     first = train.first if isinstance(train, Stream) else train.take(slice(FIRST_EXAMPLES)).arrays
     parameters = model.parameters(dataset.signature, first)
     size = model.fixed_batch

@@ -76,6 +76,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         claimed.run_id if claimed else "",
         problem.epochs if problem.fit.callbacks else None,
         _hook_steps(problem),
+        problem.fit.shuffle,
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
