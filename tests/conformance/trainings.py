@@ -301,7 +301,11 @@ WITH_TWO_WORKERS = (
     "examples_in_their_own_order",
     "early_stopping_by_the_training_loss",
     "a_plateau_and_a_schedule_of_epochs",
+    "a_warm_up_by_batches",
+    "logs_of_batches",
     "weights_that_a_callback_sets",
+    "a_variable_of_the_file_that_a_callback_raises",
+    "an_end_within_an_epoch_and_weights_that_are_set_there",
     "a_dataset_in_its_own_order",
 )
 """Those that are trained by two synchronous replicas too, each with a half of each batch."""
@@ -309,7 +313,10 @@ TRAININGS: dict[str, Training] = {
     **OF_ONE_PROCESS,
     **{
         f"two_workers_and_{name}": replace(
-            OF_ONE_PROCESS[name], learners=2, launched=("--ps=1", "--workers=2"), quick=name == "weights_of_examples"
+            OF_ONE_PROCESS[name],
+            learners=2,
+            launched=("--ps=1", "--workers=2"),
+            quick=name == "weights_that_a_callback_sets",
         )
         for name in WITH_TWO_WORKERS
     },

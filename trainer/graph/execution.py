@@ -110,10 +110,15 @@ class ExecutionPlanner:
         if self.replicas > 1:
             return self.last_step
         settings = self._settings
-        intervals = (settings.report_steps, settings.save_steps, self._hook_steps)
-        stops = [self.last_step, *(next_multiple(each, step) for each in intervals if each)]
-        stops += [self._end_of_epoch(step)] if self._end_of_epoch else []
+        intervals = (settings.report_steps, settings.save_steps)
+        stops = [self.last_step, *(next_multiple(each, step) for each in intervals if each), self.next_hooks(step)]
         return min(each for each in stops if each == self.last_step or (each - step) % self._local_steps == 0)
+
+    def next_hooks(self, step: int) -> int:
+        """The next global step after which hooks of callbacks follow; the last one if there are none."""
+        found = [self._end_of_epoch(step)] if self._end_of_epoch else []
+        found += [next_multiple(self._hook_steps, step)] if self._hook_steps else []
+        return min(found, default=self.last_step)
 
     def took(self, steps: int, seconds: float) -> None:
         """Record the duration of an execution."""

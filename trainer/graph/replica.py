@@ -32,6 +32,7 @@ from trainer.graph.replication import (
     local_sgd,
     synchronous,
 )
+from trainer.graph.replication.gate import Gate
 from trainer.graph.replication.lease_table import SharedLeases
 from trainer.graph.replication.membership import Membership
 from trainer.graph.step_graph import StepTemplate
@@ -64,8 +65,8 @@ class Replica:
     """Which replica takes what of these; None if each one takes its part of all steps."""
     totals: Totals | None
     """The sums of the present epoch, if they are wanted."""
-    examples_of_epoch: int | None
-    """The examples that are in the sums at its end, if replicas bring them at different times; None otherwise."""
+    gate: Gate | None
+    """Where this replica waits for callbacks of the chief, or lets the others wait for them; None if nobody does."""
     dense_values: DenseValues | None
     """Reads and changes the parameters for callbacks, on the chief."""
     global_step: Tensor
@@ -196,6 +197,8 @@ def build(
         replication = _replicate(settings, mode, at, shards, optimizer, make_step, steps, is_weighted, course, is_over)
         if totals:
             replication = _add_totals(replication, totals)
+        waits = epochs is not None and mode.has_rounds and mode.contributions == mode.replicas
+        gate = Gate.create(mode.replicas, mode.index, at.homes[0]) if waits else None
         leases, own = None, (mode.replicas, mode.index, at.homes[0])
         if files:
             leases = SharedLeases.create(*own, slots=1, steps=(1, MOST_STEPS), spare=MOST_FILES)
@@ -209,6 +212,7 @@ def build(
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [course.variable] if is_over is None else [course.variable, is_over]
             values += [totals.vector] if totals else []
+            values += [gate.variable] if gate else []
             values += leases.variables if leases else []
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
@@ -216,7 +220,6 @@ def build(
             servers = dict.fromkeys(at.homes) if mode.has_servers else {}
             own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
             saver = Saver(layout, shards, *own_slots) if is_chief else None
-        brings_all = mode.averages_gradients and mode.batches == mode.replicas * mode.devices
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
             graph=graph,
@@ -228,7 +231,7 @@ def build(
             files=files,
             leases=leases,
             totals=totals,
-            examples_of_epoch=deal.examples if deal and brings_all and deal.epochs == epochs else None,
+            gate=gate,
             dense_values=DenseValues(layout, shards) if is_chief and epochs else None,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,

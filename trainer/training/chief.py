@@ -31,6 +31,7 @@ from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
 from trainer.training.callback_state import CallbackState, read_state
 from trainer.training.fit_callbacks import FitCallbacks
+from trainer.training.hook_gate import wait_for_others
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import WAIT_SECONDS
 from trainer.training.run_context import RunContext
@@ -38,10 +39,6 @@ from trainer.training.watch.divergence import DivergenceDetector
 
 logger = logging.getLogger(__name__)
 
-TOTALS_SECONDS = 2.0
-"""How long the chief waits at the end of an epoch for what other replicas add to its totals."""
-MAX_COUNTED = 1 << 24
-"""The largest number of examples that float32 counts one by one."""
 CLAIM_SECONDS = 2.0
 """Seconds between two looks at who writes the training directory."""
 
@@ -103,6 +100,8 @@ class Chief(Callback):
             self._set_rate()
         if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
+        if replica.gate:
+            self._session.run(replica.gate.variable.initializer)
         if replica.totals and diverged:
             self._session.run(replica.totals.reset)
         else:
@@ -301,6 +300,8 @@ class Chief(Callback):
         self._profile.after_execution(step)
         fit, totals = self._run.fit, self._replica.totals
         ends_epoch = fit is not None and fit.add(outcome)
+        if ends_epoch or (self._replica.hook_steps and step % self._replica.hook_steps == 0):
+            wait_for_others(self._replica, self._session, step)
         if fit and totals and fit.has_batch_hooks:
             vector = self._session.run(totals.value)
             values = self._read_values() if fit.hooks_need_values else {}
@@ -347,12 +348,8 @@ class Chief(Callback):
         self._follow(fit.end(self._read_values()))
 
     def _take_totals(self, totals: Totals) -> npt.NDArray[np.float32]:
-        """The totals of the epoch that ends. Other replicas add theirs as soon as they know that the step is done."""
-        wanted, deadline = self._replica.examples_of_epoch or 0, time.monotonic() + TOTALS_SECONDS
+        """The totals of the epoch that ends."""
         vector: npt.NDArray[np.float32] = self._session.run(totals.value)
-        while vector[-1] < wanted <= MAX_COUNTED and time.monotonic() < deadline:
-            time.sleep(0.01)
-            vector = self._session.run(totals.value)
         self._session.run(totals.reset)
         return vector
 

@@ -11,6 +11,7 @@ from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator
 from trainer.training.executions import Executions
+from trainer.training.hook_gate import HookGate
 from trainer.training.watch.progress_reporter import ProgressReporter
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def take_steps(
         replica.hook_steps,
         epochs.end if epochs else None,
     )
+    gate = HookGate(replica, session, planner.next_hooks)
     reporter = ProgressReporter(context, replica.mode.devices, step, last_step)
     agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
@@ -81,6 +83,8 @@ def take_steps(
                     break
             if not callback.is_over:
                 callback.on_execution_due(step)
+                if not gate.pass_through(step, watchdog):
+                    break
             steps = agree(0 if callback.is_over else planner.choose(step))
             if not steps:
                 break
@@ -94,6 +98,7 @@ def take_steps(
             callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps, step)
             step, read = outcome.step, outcome.ended
+            gate.arrive(step)
             planner.took(steps, outcome.seconds)
             if replication.independent_replicas > 1 and outcome.ended - counted > COUNT_SECONDS:
                 planner.replicas, counted = coordinator.count_replicas(session), outcome.ended

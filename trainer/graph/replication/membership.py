@@ -39,16 +39,17 @@ class Membership:
             nobody = tf.fill([replicas], tf.constant(ABSENT, tf.int64))
             name = f"last_steps_of_{replicas}"
             variable = tf1.get_variable(name, initializer=nobody, trainable=False, use_resource=True)
-            leave, pause = _set(variable, index, ABSENT), _set(variable, index, PAUSED)
+            leave, pause = set_element(variable, index, ABSENT), set_element(variable, index, PAUSED)
             return cls(variable.read_value(), variable.initializer, leave, pause, variable, device, index)
 
     def contributed(self, step: Tensor) -> Operation:
         """Add an op after the current control dependencies: this replica has contributed to this global step."""
         with tf1.device(self._device):
-            return _set(self._variable, self._index, step)
+            return set_element(self._variable, self._index, step)
 
 
-def _set(variable: Variable, index: int, step: Tensor | int) -> Operation:
+def set_element(variable: Variable, index: int, step: Tensor | int) -> Operation:
+    """Add the op that sets one element of a vector of int64."""
     return tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=tf.constant(index), updates=tf.cast(step, tf.int64)
     )

@@ -1,0 +1,68 @@
+"""Lets synchronous replicas wait where the chief calls hooks of callbacks. See `trainer.graph.replication.gate`."""
+
+import time
+from collections.abc import Callable
+
+from trainer.graph.replica import Replica
+from trainer.graph.replication.gate import Gate
+from trainer.tensorflow_types import Session
+from trainer.training.watch.watchdog import Watchdog
+
+POLL_SECONDS = 0.002, 0.05
+"""Between two questions whether the hooks have been called: the first time, and the longest."""
+ARRIVAL_SECONDS = 5.0
+"""How long the chief waits for replicas that took the step, as one of them may be lost."""
+
+
+class HookGate:
+    """The gate of one session. It does nothing if no replica waits for hooks."""
+
+    def __init__(self, replica: Replica, session: Session, next_hooks: Callable[[int], int]) -> None:
+        """Let the first step wait for the begin of the callbacks. `next_hooks` returns where others follow a step."""
+        self._replica, self._session, self._next_hooks = replica, session, next_hooks
+        self._due, self._is_chief = 0, replica.mode.index == 0
+
+    def pass_through(self, step: int, watchdog: Watchdog) -> bool:
+        """Before an execution at this global step: the chief lets the others go on, who wait for that.
+
+        Returns:
+            Whether there is such an execution: the chief may end the run instead.
+        """
+        gate = self._replica.gate
+        if gate and step >= self._due:
+            if self._is_chief:
+                self._session.run(gate.note, {gate.step: step})
+            elif not self._is_opened(gate, watchdog):
+                return False
+            self._due = self._next_hooks(step)
+        return True
+
+    def arrive(self, step: int) -> None:
+        """After an execution that has led to this global step: another replica than the chief notes that."""
+        gate = self._replica.gate
+        if gate and not self._is_chief and step >= self._due:
+            self._session.run(gate.note, {gate.step: step})
+
+    def _is_opened(self, gate: Gate, watchdog: Watchdog) -> bool:
+        watchdog.operation = "waiting for the callbacks of the chief"
+        seconds, longest = POLL_SECONDS
+        while not watchdog.stopping:
+            reached, is_over = self._session.run([gate.reached, self._replica.is_over_now])
+            if reached[0] >= self._due or is_over:
+                return not is_over
+            time.sleep(seconds)
+            seconds = min(2 * seconds, longest)
+        return False
+
+
+def wait_for_others(replica: Replica, session: Session, step: int) -> None:
+    """On the chief, before the hooks that follow this global step: wait until the others have added to the sums."""
+    gate, membership = replica.gate, replica.replication.membership
+    if not gate or not membership:
+        return
+    deadline, begun = time.monotonic() + ARRIVAL_SECONDS, step - replica.mode.local_steps
+    while time.monotonic() < deadline:
+        reached, last_steps = session.run([gate.reached, membership.last_steps])
+        if all(at >= step for at, last in zip(reached[1:], last_steps[1:], strict=True) if last >= begun):
+            return
+        time.sleep(0.01)
