@@ -147,5 +147,9 @@ def test_a_line_without_letters_is_skipped() -> None:
     assert brief(RuntimeError("2 root error(s) found.\n  (0) UNKNOWN: what\nwhy\n  (1) UNKNOWN: that")) == "what"
     coded = "=====================\nINVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nwhat\nINVALID_ARGUMENT: why\n"
     assert brief(RuntimeError(coded)) == "what"
+    eager = (
+        "{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} a; No such file [Op:IteratorGetNext] name: "
+    )
+    assert brief(RuntimeError(eager)) == "a; No such file"
     assert brief(RuntimeError("=====")) == "RuntimeError"
     assert brief(RuntimeError()) == "RuntimeError"

@@ -19,8 +19,8 @@ from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.data.structures import stack
 from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
+from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.private import distribute, eager_mode
-from trainer.text import truncate
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 logger = logging.getLogger(__name__)
@@ -263,9 +263,10 @@ def _errors(origin: str) -> Iterator[None]:
     try:
         yield
     except UNAVAILABLE as error:
-        raise StoreError(f"{origin} cannot be read: {truncate(str(error), 300)}.") from error
+        raise StoreError(f"{origin} cannot be read: {brief(error).rstrip('.')}.") from error
     except (tf.errors.OpError, ValueError) as error:
-        raise ModelError(f"{origin} failed: {truncate(str(error), 300)}.") from error
+        what = python_error(str(error)) or brief(error).rstrip(".")
+        raise ModelError(f"{origin} failed: {what}.") from error
 
 
 def _elements(dataset: Any, origin: str) -> Iterator[Any]:

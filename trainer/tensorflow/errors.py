@@ -10,6 +10,8 @@ from trainer.text import truncate
 
 LIST_PREFIX = re.compile(rf"^(?:\s*\(\d+\) )?(?:{'|'.join(filter(str.isupper, dir(tf.errors)))}): ")
 """The prefix of an error in a list: its number and code, such as "  (0) UNKNOWN: " or "UNKNOWN: "."""
+_EAGER = re.compile(r"^\{\{function_node \S*\}\} ?| \[Op:\w+\](?: name: ?\S*)?")
+"""What names the op of an error in eager mode."""
 NOT_WRITTEN = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
 """The errors of Python and of TensorFlow if a file cannot be written."""
 _PYTHON_ERROR = re.compile(
@@ -35,7 +37,7 @@ def brief(error: Exception) -> str:
     """Return the first line of an error that describes the error, not its location."""
     locations = ("Graph execution error", "Detected at node", "Node:", "From /job:", " ")
     # TensorFlow lists several errors below "2 root error(s) found." or between lines of equals signs.
-    lines = [LIST_PREFIX.sub("", line) for line in str(error).splitlines()]
+    lines = [_EAGER.sub("", LIST_PREFIX.sub("", line)) for line in str(error).splitlines()]
     text = [line for line in lines if any(map(str.isalpha, line)) and not line.endswith(" root error(s) found.")]
     found = (line for line in text if not line.startswith(locations))
     return truncate(next(found, (text or [type(error).__name__])[0]), 200)
