@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests.unit.test_keras_data import load, read_by, train
+from trainer.data import generators
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
+from trainer.tensorflow.private import eager_mode
 
 pytestmark = [
     pytest.mark.slow,
@@ -212,6 +214,16 @@ def test_generators_are_read_again_and_again(tmp_path: Path, data: str) -> None:
     batches = found.train.endless(24, False)
     assert [next(batches)[0][:, 0].tolist() for _ in range(2)] == [[n for n in range(6) for _ in range(4)]] * 2
     assert [len(labels) for _, labels in found.test.once(10)] == [10, 10, 4]
+
+
+def test_each_new_length_of_a_generator_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    lengths = iter([5, 5, 5, 3, 3])
+    found = generators.dataset(lambda: (([n], n) for n in range(next(lengths))), "train_data()", "mine.py")
+    with eager_mode():
+        assert [len(list(found)) for _ in range(4)] == [5, 5, 3, 3]
+    said = "train_data() has come to an end after {} elements: it is read from its begin"
+    assert [each.message for each in caplog.records] == [said.format(5), said.format(3)]
 
 
 def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:

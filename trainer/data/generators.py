@@ -1,6 +1,7 @@
 """Generators and `keras.utils.PyDataset`, as `keras.Model.fit` takes them, as `tf.data.Dataset`s."""
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
+
+logger = logging.getLogger(__name__)
 
 
 def is_py_dataset(found: Any) -> bool:
@@ -46,12 +49,17 @@ def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
         may_be_batches = len(lengths) == 1 and lengths != {()}
         specs = tuple(_spec(arrays, may_be_batches) for arrays in zip(*leaves, strict=True))
 
+        ends: set[int] = set()
+
         def generate() -> Iterator[tuple[Array, ...]]:
             elements = _elements(make())
-            while True:
+            for count in itertools.count():
                 with eager_mode():  # TensorFlow calls it in a thread of its own
                     element = next(elements, None)
                 if element is None:
+                    if count not in ends:
+                        ends.add(count)
+                        logger.info(f"{origin} has come to an end after {count:,} elements: it is read from its begin")
                     return
                 yield tuple(_leaves(element, origin))
 
