@@ -88,12 +88,12 @@ def fit_arguments():
 
 
 @pytest.mark.parametrize(
-    ("is_synchronous", "has_files"),
-    [(False, False), (True, False), (True, True)],
-    ids=["asynchronous", "synchronous", "synchronous_with_files"],
+    ("is_synchronous", "has_files", "lost"),
+    [(False, False, [2]), (True, False, [0, 1, 2]), (True, True, [2])],
+    ids=["asynchronous", "synchronous_and_all_are_lost", "synchronous_with_files"],
 )
-def test_each_example_is_taken_once_an_epoch_although_a_worker_is_lost(
-    trainer: Trainer, is_synchronous: bool, has_files: bool
+def test_each_example_is_taken_once_an_epoch_although_workers_are_lost(
+    trainer: Trainer, is_synchronous: bool, has_files: bool, lost: list[int]
 ) -> None:
     """Then the run goes on with another number of workers."""
     if has_files:
@@ -110,12 +110,13 @@ def test_each_example_is_taken_once_an_epoch_although_a_worker_is_lost(
     environment = {"LEDGER": f"{EXAMPLES} {EPOCHS}", "STEP_SECONDS": "0.01"}
     launch = trainer.start("launch", *words, "--ps=1", "--workers=3", f"--epochs={EPOCHS - 1}", **environment)
     wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-2.log") > 50)
-    trainer.task("worker", 2).send_signal(signal.SIGKILL)
+    for index in lost:
+        trainer.task("worker", index).send_signal(signal.SIGKILL)
     output, _ = launch.communicate(timeout=PATIENCE)
     assert launch.returncode == 0, output
     found = trainer.launch(*words, "--ps=1", "--workers=2", f"--epochs={EPOCHS}", environment=environment)
     assert found["test_skipped"] == 0
-    assert found["test_repeated"] * EXAMPLES <= MOST_STEPS * BATCH
+    assert found["test_repeated"] * EXAMPLES <= MOST_STEPS * BATCH * len(lost)
 
 
 def test_a_run_that_is_interrupted_ends_like_one_that_is_not(trainer: Trainer) -> None:

@@ -31,14 +31,14 @@ def wait_for(updates: UpdateLoop) -> None:
 
 def test_updates_run_until_the_last_step(session: Any) -> None:
     several = {1: session.make_callable("count:0"), 6: session.make_callable("count_six:0")}
-    with UpdateLoop(session, several, step=0, stop=lambda: 20) as updates:
+    with UpdateLoop(session, several, step=0, stop=lambda _: 20) as updates:
         wait_for(updates)
     assert updates.error is None
     assert session.run("now:0") == 20
 
 
 def test_no_update_runs_after_the_last_step(session: Any) -> None:
-    with UpdateLoop(session, {1: session.make_callable("count:0")}, step=20, stop=lambda: 20) as updates:
+    with UpdateLoop(session, {1: session.make_callable("count:0")}, step=20, stop=lambda _: 20) as updates:
         wait_for(updates)
     assert session.run("now:0") == 0
 
@@ -51,7 +51,7 @@ def test_exiting_the_context_ends_the_loop_before_the_last_step(session: Any) ->
         begun.set()
         return int(count())
 
-    with UpdateLoop(session, {1: update}, step=0, stop=lambda: 10**9) as updates:
+    with UpdateLoop(session, {1: update}, step=0, stop=lambda _: 10**9) as updates:
         assert begun.wait(60)
     wait_for(updates)
     assert updates.error is None
@@ -61,6 +61,6 @@ def test_an_error_unblocks_the_main_thread_and_is_raised_there(session: Any) -> 
     def update() -> int:
         raise tf.errors.UnavailableError(None, None, "the parameter server is gone")
 
-    updates = UpdateLoop(session, {1: update}, step=0, stop=lambda: 20)
+    updates = UpdateLoop(session, {1: update}, step=0, stop=lambda _: 20)
     with pytest.raises(tf.errors.UnavailableError, match="the parameter server is gone"), updates:
         session.run("wait:0")

@@ -63,6 +63,8 @@ class Replica:
     """The files that are dealt in place of examples."""
     leases: SharedLeases | None
     """Which replica takes what of these; None if each one takes its part of all steps."""
+    open_course: Operation
+    """Op that lets a run of epochs go on until all leases are done; None if its last step is not that of rounds."""
     totals: Totals | None
     """The sums of the present epoch, if they are wanted."""
     gate: Gate | None
@@ -199,13 +201,15 @@ def build(
             replication = _add_totals(replication, totals)
         waits = epochs is not None and mode.has_rounds and mode.contributions == mode.replicas
         gate = Gate.create(mode.replicas, mode.index, at.homes[0]) if waits else None
-        leases, own = None, (mode.replicas, mode.index, at.homes[0])
+        leases, open_course, own = None, None, (mode.replicas, mode.index, at.homes[0])
         if files:
             leases = SharedLeases.create(*own, slots=1, steps=(1, MOST_STEPS), spare=MOST_FILES)
         elif deal and mode.has_servers:
+            can_open = mode.has_rounds and settings.epochs
+            open_course = functools.partial(course.open, global_step=shards[0].updates) if can_open else None
             least = -(-max(LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
             slots = deal.batches // mode.devices
-            leases = SharedLeases.create(*own, slots, (least, MOST_STEPS), is_shared=mode.has_rounds)
+            leases = SharedLeases.create(*own, slots, (least, MOST_STEPS), mode.has_rounds, open_course=open_course)
         if leases:
             replication = _add_reports(replication, leases)
         with tf1.device(at.host):
@@ -230,6 +234,7 @@ def build(
             deal=deal,
             files=files,
             leases=leases,
+            open_course=open_course(True) if open_course else None,
             totals=totals,
             gate=gate,
             dense_values=DenseValues(layout, shards) if is_chief and epochs else None,

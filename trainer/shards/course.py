@@ -10,10 +10,14 @@ import numpy.typing as npt
 
 from trainer.data.epochs import START, Epochs, Position
 from trainer.data.leases import MOST_RANGES
-from trainer.tensorflow import tf1
-from trainer.tensorflow_types import Session, Tensor, Variable
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Session, Tensor, Variable
 
+STOP = 6
+"""The index of the last fact in the array."""
 NONE = Epochs(0, 0)
+ENDLESS = 2**62
+"""Where a run stops that goes on until all leases are done."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Course:
     @property
     def stop(self) -> int:
         """The global step at which the run ends, at the latest."""
-        return 2**62 if self.is_open else self.last_step
+        return ENDLESS if self.is_open else self.last_step
 
     @property
     def array(self) -> npt.NDArray[np.int64]:
@@ -65,6 +69,8 @@ class SharedCourse:
             "course", initializer=Course(train_steps).array, trainable=False, use_resource=True
         )
         self._value = self.variable.read_value()
+        self.stop_now = self.stop()
+        """The value of `stop`."""
 
     def last_step(self) -> Tensor:
         """Add the last step: an int64 scalar."""
@@ -72,7 +78,15 @@ class SharedCourse:
 
     def stop(self) -> Tensor:
         """Add the global step at which replicas stop to wait for each other, at the latest: an int64 scalar."""
-        return self.variable.read_value()[6]
+        return self.variable.read_value()[STOP]
+
+    def open(self, is_wanted: Tensor | bool, global_step: Variable) -> Operation:
+        """Add the op that lets the run go on until all leases are done, if that is wanted and the run has not ended."""
+        stop = self.stop()
+        opened = tf.where(
+            tf.logical_and(is_wanted, global_step.read_value() < stop), tf.constant(ENDLESS, tf.int64), stop
+        )
+        return tf.raw_ops.ResourceScatterUpdate(resource=self.variable.handle, indices=STOP, updates=opened)
 
     def read(self, session: Session) -> Course:
         """Read the course."""

@@ -83,11 +83,11 @@ class Coordinator:
 
         On the chief, run the updates of the replication concurrently with its steps, if it has any.
         """
-        with self._updating(session, step, lambda: last_step):
+        with self._updating(session, step, lambda _: last_step):
             yield
 
     def _updating(
-        self, session: Session, step: int, stop: Callable[[], int]
+        self, session: Session, step: int, stop: Callable[[int], int]
     ) -> contextlib.AbstractContextManager[object]:
         """A context in which the updates of the replication run, if it has any."""
         updates = self._replica.replication.updates
@@ -216,7 +216,7 @@ class ParameterServerCoordinator(ClusterCoordinator):
         """On the chief, also follow which replicas take part."""
         cluster, settings, membership = self._cluster, self._context.settings, self._replica.replication.membership
         with contextlib.ExitStack() as stack:
-            stop = lambda: last_step  # noqa: E731
+            stop = lambda _: last_step  # noqa: E731
             if membership and cluster.is_chief and step < last_step:
                 addresses = {str(task): cluster.address(task) for task in cluster.replicas}
                 monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, callback)

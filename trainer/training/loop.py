@@ -65,7 +65,7 @@ def take_steps(
     reporter = ProgressReporter(context, replica.mode.devices, step, last_step)
     agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
-    with coordinator.participation(session, step, last_step, callback):
+    with coordinator.participation(session, step, course.stop, callback):
         read = counted = looked = time.monotonic()
         while not watchdog.stopping:
             if step >= planner.last_step:

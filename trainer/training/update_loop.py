@@ -10,7 +10,7 @@ class UpdateLoop:
     """Runs updates until the last global step of the run. A context manager that stops the loop at exit."""
 
     def __init__(
-        self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, stop: Callable[[], int]
+        self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, stop: Callable[[int], int]
     ) -> None:
         """Prepare the loop.
 
@@ -18,7 +18,7 @@ class UpdateLoop:
             session: The chief's session.
             updates: Callables by the number of global steps that each makes. Each returns the new global step.
             step: The current global step. The smallest key of `updates` divides the number of steps from here on.
-            stop: Returns the last global step, which may be later than before.
+            stop: Returns the last global step, given the current one. It may be later than before.
         """
         self._session, self._updates, self._step, self._stop = session, updates, step, stop
         self._stopping = False
@@ -38,7 +38,7 @@ class UpdateLoop:
 
     def _run(self) -> None:
         try:
-            while self._step < (stop := self._stop()) and not self._stopping:
+            while self._step < (stop := self._stop(self._step)) and not self._stopping:
                 steps = max(steps for steps in self._updates if self._step + steps <= stop)
                 self._step = int(self._updates[steps]())
         except Exception as error:

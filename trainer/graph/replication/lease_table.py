@@ -57,6 +57,7 @@ class SharedLeases:
         steps: tuple[int, int],
         is_shared: bool = False,
         spare: int = 0,
+        open_course: Callable[[Tensor], Operation] | None = None,
     ) -> "SharedLeases":
         """Add the ops to the default graph.
 
@@ -68,6 +69,8 @@ class SharedLeases:
             steps: Those of the first lease of a replica, and of its largest.
             is_shared: Whether the replicas wait for each other.
             spare: The leases that a run may begin with.
+            open_course: Adds the op that lets the run go on after its last step if something is given back, as what its
+                replica has taken but not reported is taken once more; None if there is no last step.
         """
         with tf1.device(device):
             empty = np.zeros([LEASES * replicas + slots + spare, 5], np.int64)
@@ -94,8 +97,12 @@ class SharedLeases:
                 own = tf.equal(found[:, OWNER], replica)
                 count = tf.where(own, tf.clip_by_value(taken - found[:, BEGIN], 0, found[:, STEPS]), 0)
                 owner = tf.where(own, tf.constant(NOBODY, tf.int64), found[:, OWNER])
-                columns = [found[:, STEP] + count, found[:, STEPS] - count, found[:, SLOT], found[:, BEGIN], owner]
-                with tf.control_dependencies([rows.assign(tf.stack(columns, axis=1), read_value=False)]):
+                left = found[:, STEPS] - count
+                columns = [found[:, STEP] + count, left, found[:, SLOT], found[:, BEGIN], owner]
+                opened = [open_course(tf.reduce_any(own & (left > 0)))] if open_course else []
+                with tf.control_dependencies(opened):
+                    given = rows.assign(tf.stack(columns, axis=1), read_value=False)
+                with tf.control_dependencies([given]):
                     row = tf.constant(no_reports[0]) if is_new else tf.stack([taken, tf.constant(UNKNOWN, tf.int64)])
                     is_it = tf.equal(tf.range(replicas, dtype=tf.int64), replica)[:, None]
                     with tf.control_dependencies([reports.assign(tf.where(is_it, row, reported), read_value=False)]):

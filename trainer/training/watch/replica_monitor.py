@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from trainer.cluster import peers
 from trainer.config import Settings
@@ -167,8 +167,8 @@ class ReplicaMonitor:
             callback: That of the chief, for which the rounds wait while it evaluates an epoch.
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
-        self._shared_course, self._course = replica.course, replica.course.read(session)
-        self._leases, self._deals_steps = replica.leases, bool(replica.leases and replica.deal)
+        self._read_stop, self._stop = session.make_callable(replica.course.stop_now), 0
+        self._leases, self._open_course = replica.leases, replica.open_course
         self._took_part: set[int] = set()
         """The replicas that have taken part, and whose leases are not given back."""
         self._begun = time.monotonic()
@@ -209,9 +209,11 @@ class ReplicaMonitor:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._thread.join(0.2)  # a parameter server may not respond; closing the session then ends the thread
 
-    def stop(self) -> int:
-        """The global step at which the run ends, at the latest."""
-        return self._course.stop
+    def stop(self, step: int) -> int:
+        """The global step at which the run ends, at the latest, as is known at this one."""
+        if step >= self._stop:
+            self._stop = int(self._read_stop())
+        return self._stop
 
     def _await(self, step: int) -> None:
         """Wait for the listed replicas whose host name resolves: the pod of any other one does not exist."""
@@ -236,7 +238,7 @@ class ReplicaMonitor:
     def _take_pass(self, now: float) -> None:
         roster, before = self._roster, self._roster.step
         step, last_steps, *given = self._read()
-        if step >= self._course.stop:  # the others end now
+        if step >= self.stop(int(step)):  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
         if self._callback.is_evaluating_epoch:
@@ -279,23 +281,14 @@ class ReplicaMonitor:
         wanted = min(wanted, at_most or wanted)
         counted = [index in {*self._roster.present, *self._roster.awaited} for index in range(self._roster.replicas)]
         if wanted != self._wanted or counted != self._counted:
-            if wanted < self._mode.batches // self._mode.devices:
-                self._open()
+            if self._open_course and wanted < self._mode.batches // self._mode.devices:
+                self._session.run(self._open_course)  # as the steps have fewer examples now
             before = self._counted or []
             if any(now and not was for now, was in zip(counted, before, strict=False)):
                 self._joined = self._roster.step
             delay = ROUNDS_AHEAD if any(before) else 0
             self._session.run(rounds.want, {rounds.wanted: wanted, rounds.counted: counted, rounds.delay: delay})
             self._wanted, self._counted = wanted, counted
-
-    def _open(self) -> None:
-        """Let a run of epochs go on after its last step until all leases are done, as steps have fewer examples now.
-
-        No step ends before that without a replica that is lost.
-        """
-        if self._deals_steps and self._settings.epochs and not self._course.is_open:
-            self._course = replace(self._course, is_open=True)
-            self._shared_course.write(self._session, self._course)
 
     def _give_back(self, now: float) -> None:
         """Let others have the leases of replicas that do not take part any more, or have stalled."""
