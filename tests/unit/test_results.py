@@ -15,6 +15,7 @@ from sklearn import metrics
 
 from trainer.errors import ConfigurationError
 from trainer.results import charts, html, statistics
+from trainer.results.classifier import log_loss
 from trainer.run_directory import curves, task_logs
 from trainer.run_directory.curves import Curve
 from trainer.run_directory.run import open_run
@@ -53,6 +54,40 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn(scored: list[tuple[int
         assert statistics.auc(labels, scores) is None
     else:
         assert statistics.auc(labels, scores) == pytest.approx(metrics.roc_auc_score(labels, scores))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40))
+def test_the_difference_of_areas_has_the_interval_of_delong(scored: list[tuple[int, int, int]]) -> None:
+    """By its definition: the covariance of what each example of one class gives with all of the other."""
+    labels, *both = np.array(scored).T
+    found = statistics.auc_difference(labels, *both)
+    if min(np.bincount(labels, minlength=2)) < 2:
+        assert found is None
+        return
+    assert found
+    above = [np.heaviside(each[labels == 1][:, None] - each[labels == 0], 0.5) for each in both]
+    variance = sum(np.cov([each.mean(axis=axis) for each in above]) / above[0].shape[1 - axis] for axis in (0, 1))
+    half = stats.norm.ppf(0.975) * np.sqrt(max(0.0, np.array([1, -1]) @ variance @ [1, -1]))
+    value = above[0].mean() - above[1].mean()
+    assert found == pytest.approx((value, value - half, value + half), abs=1e-7)
+
+
+def test_the_difference_of_means_has_the_interval_of_a_paired_bootstrap() -> None:
+    first, second = np.random.default_rng(1).gamma(2.0, size=(2, 400))
+    found = statistics.mean_difference(first, second + 0.5 * first)
+    expected = stats.bootstrap((first - second - 0.5 * first,), np.mean, method="percentile", rng=2).confidence_interval
+    assert found.value == pytest.approx((0.5 * first - second).mean())
+    assert found[1:] == pytest.approx((expected.low, expected.high), abs=0.1 * (expected.high - expected.low))
+    several = statistics.mean_difference(np.tile(first, 100), np.tile(second + 0.5 * first, 100))
+    assert several.high - several.low == pytest.approx((found.high - found.low) / 10, rel=0.1)
+
+
+def test_the_log_loss_is_that_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    probabilities = random.dirichlet([0.2] * 3, size=200).astype(np.float32)
+    labels = random.integers(0, 3, 200)
+    expected = metrics.log_loss(labels, probabilities)
+    assert log_loss(probabilities, labels).mean() == pytest.approx(expected, rel=1e-6)
 
 
 @given(SCORED.filter(lambda scored: len({label for label, _ in scored}) == 2))

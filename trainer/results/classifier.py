@@ -195,7 +195,8 @@ def predict(models: Sequence[SavedModel], split: Examples | Stream) -> Predictio
         for model, each in zip(models, outputs, strict=True):
             output = model.predict(given)
             classes.append(model.classify(output))
-            each.append(np.stack([classes[-1], output.max(axis=1), output[:, 1]]))
+            loss = log_loss(output, own)
+            each.append(np.stack([classes[-1], output.max(axis=1), loss, output[:, 1]]))
         labels.append(own)
         if is_shown:
             wrong = np.any([each != own for each in classes], axis=0)
@@ -204,8 +205,25 @@ def predict(models: Sequence[SavedModel], split: Examples | Stream) -> Predictio
         seen += len(own)
     rows = [np.concatenate(each, axis=1) for each in outputs]
     predicted = [each[0].astype(np.int64) for each in rows]
-    scores = [each[2] for each in rows] if models[0].classes == 2 else []
-    return Predictions(np.concatenate(labels), predicted, [each[1] for each in rows], scores, images)
+    scores = [each[3] for each in rows] if models[0].classes == 2 else []
+    return Predictions(
+        np.concatenate(labels), predicted, [each[1] for each in rows], [each[2] for each in rows], scores, images
+    )
+
+
+def log_loss(probabilities: Array, labels: Array) -> Array:
+    """The negative logarithm of the probability of each label, float64 [n].
+
+    Probabilities are kept from 0 by the precision of their type, and those of an example are divided by their sum, as
+    scikit-learn does.
+
+    Args:
+        probabilities: [n, classes].
+        labels: int64 [n].
+    """
+    least = np.finfo(probabilities.dtype).eps
+    kept = np.clip(probabilities.astype(np.float64), least, 1 - least)
+    return np.asarray(np.log(kept.sum(axis=1)) - np.log(kept[np.arange(len(labels)), labels]))
 
 
 def is_single(batch: Any) -> bool:

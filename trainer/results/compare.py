@@ -20,7 +20,8 @@ def add(commands: Any) -> None:
         "compare",
         help="compare two models on the same held-out data",
         prog="trainer models compare",
-        description="Compare two models on the same held-out data: accuracies with 95 % intervals, McNemar's test.\n"
+        description="Compare two models on the same held-out data: accuracies with 95 % intervals and McNemar's test,\n"
+        "log loss, and the AUC of two classes, with the intervals of their differences.\n"
         "A and B are training directories, export folders, SavedModels or versions in MLflow. The data is that of A's\n"
         "run, or of B's, unless it is named.",
     )
@@ -86,11 +87,12 @@ def _write(found: Comparison) -> str:
     width = max(len(each["model"]) for each in content["models"])
     lines = [f"{content['examples']:,} held-out examples of {found.dataset.name}{version}", ""]
     has_auc = all("auc" in each for each in content["models"])
-    lines.append(f"   {'model':{width}}  accuracy  95 % interval        right{'     AUC' if has_auc else ''}")
+    lines.append(f"   {'model':{width}}  accuracy  95 % interval        right  log loss{'     AUC' if has_auc else ''}")
     for letter, each in zip("AB", content["models"], strict=True):
         low, high = each["interval"]
         lines.append(
             f"{letter}  {each['model']:{width}}  {each['accuracy']:8.4f}  {low:.4f} to {high:.4f}  {each['right']:9,}"
+            + f"  {each['log_loss']:8.4f}"
             + (f"  {each['auc']:.4f}" if has_auc else "")
         )
     rows = (
@@ -100,4 +102,4 @@ def _write(found: Comparison) -> str:
         ("neither right", "neither_right"),
     )
     lines += ["", *(f"   {title:14}{content[name]:9,}" for title, name in rows)]
-    return "\n".join([*lines, "", found.conclusion, *found.warnings])
+    return "\n".join([*lines, "", found.conclusion, *found.sentences, *found.warnings])

@@ -25,15 +25,18 @@ def make(found: Comparison) -> str:
         low, high = statistics.wilson(int(right.sum()), total)
         note = f"95 %: {low:.4f} to {high:.4f}; {int(right.sum()):,} of {total:,} right"
         items.append((f"accuracy of {letter}: {named.place}", f"{right.mean():.4f}", note))
+    for letter, named, losses in zip("AB", found.models, found.predictions.losses, strict=True):
+        items.append((f"log loss of {letter}: {named.place}", f"{losses.mean():.4f}", ""))
     for letter, named, auc in zip("AB", found.models, found.predictions.aucs, strict=False):
         if auc is not None:
             items.append((f"AUC of {letter}: {named.place}", f"{auc:.4f}", ""))
     both, only_first, only_second, neither = found.table
     rows = [("A right", both, only_first), ("A wrong", only_second, neither)]
+    conclusions = "".join(f"<p>{escape(each)}</p>" for each in (found.conclusion, *found.sentences))
     body = (
         f"<header><h1>{escape(first.place)} and {escape(second.place)}</h1>"
         f"<p>{total:,} held-out examples of {escape(found.dataset.name + version)}</p>{facts(items)}{digest}</header>"
-        f'<section id="test"><h2>Comparison</h2><p>{escape(found.conclusion)}</p>{warnings}'
+        f'<section id="test"><h2>Comparison</h2>{conclusions}{warnings}'
         f"{table(['', ' B right', ' B wrong'], rows)}</section>"
         f'<section id="examples"><h2>Examples on which they differ</h2>{_examples(found)}</section>'
         f"<footer>Written {escape(write_time(time.time()))} by trainer models compare {trainer.__version__}.</footer>"

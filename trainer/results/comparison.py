@@ -10,6 +10,10 @@ from trainer.data.datasets import Dataset
 from trainer.results import statistics
 from trainer.results.named_model import Named
 from trainer.results.predictions import Predictions
+from trainer.results.statistics import Difference
+
+NAMES = {"auc": ("AUC", "DeLong"), "log_loss": ("Log loss", "paired bootstrap")}
+"""Of each figure: its name, and how its interval is found."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ class Comparison:
         both, first, second, neither = self.table
         models = []
         aucs = self.predictions.aucs or [None, None]
-        for named, right, auc in zip(self.models, self.predictions.right, aucs, strict=True):
+        for named, right, auc, losses in zip(
+            self.models, self.predictions.right, aucs, self.predictions.losses, strict=True
+        ):
             low, high = statistics.wilson(int(right.sum()), total)
             models.append(
                 {
@@ -44,6 +50,7 @@ class Comparison:
                     "right": int(right.sum()),
                     "accuracy": round(float(right.mean()), 6),
                     "interval": [round(low, 6), round(high, 6)],
+                    "log_loss": round(float(losses.mean()), 6),
                     **({} if auc is None else {"auc": round(auc, 6)}),
                 }
             )
@@ -61,7 +68,33 @@ class Comparison:
             "different_predictions": int(different.sum()),
             "warnings": self.warnings,
             "mcnemar_p": statistics.mcnemar(first, second),
+            **{
+                f"{name}_difference": {key: round(value, 6) for key, value in each._asdict().items()}
+                for name, each in self.differences.items()
+            },
         }
+
+    @property
+    def differences(self) -> dict[str, Difference]:
+        """By how much a figure of A is larger than that of B."""
+        found = {"log_loss": statistics.mean_difference(*self.predictions.losses)}
+        of_auc = (
+            statistics.auc_difference(self.predictions.labels, *scores) if (scores := self.predictions.scores) else None
+        )
+        return {**({"auc": of_auc} if of_auc else {}), **found}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The differences, each with its interval."""
+        found = []
+        for name, each in self.differences.items():
+            text, how = NAMES[name]
+            may_be_chance = ": the difference may be chance" if each.low <= 0 <= each.high else ""
+            found.append(
+                f"{text} of A minus that of B: {each.value:.4f}, 95 % interval {each.low:.4f} to {each.high:.4f} "
+                f"({how}){may_be_chance}."
+            )
+        return found
 
     @property
     def warnings(self) -> list[str]:

@@ -17,6 +17,8 @@ class Predictions:
     """For each model the class with the largest output, int64 [n]."""
     confidence: Sequence[Array]
     """For each model its output for that class, float64 [n]."""
+    losses: Sequence[Array]
+    """For each model the log loss of its probability of the label, float64 [n]."""
     scores: Sequence[Array]
     """For each model the probability of the second class, or its logit, float64 [n]; empty if there are more than two
     classes."""
