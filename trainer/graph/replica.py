@@ -206,7 +206,9 @@ def build(
             leases = SharedLeases.create(*own, slots=1, steps=(1, MOST_STEPS), spare=MOST_FILES)
         elif deal and mode.has_servers:
             can_open = mode.has_rounds and settings.epochs
-            open_course = functools.partial(course.open, global_step=shards[0].updates) if can_open else None
+            # read outside of the leases' lock: the lock of a table has the variable for itself
+            at_step = shards[0].updates.read_value()
+            open_course = functools.partial(course.open, global_step=at_step) if can_open else None
             least = -(-max(LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
             slots = deal.batches // mode.devices
             leases = SharedLeases.create(*own, slots, (least, MOST_STEPS), mode.has_rounds, open_course=open_course)

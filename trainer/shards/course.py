@@ -80,12 +80,10 @@ class SharedCourse:
         """Add the global step at which replicas stop to wait for each other, at the latest: an int64 scalar."""
         return self.variable.read_value()[STOP]
 
-    def open(self, is_wanted: Tensor | bool, global_step: Variable) -> Operation:
+    def open(self, is_wanted: Tensor | bool, global_step: Tensor) -> Operation:
         """Add the op that lets the run go on until all leases are done, if that is wanted and the run has not ended."""
         stop = self.stop()
-        opened = tf.where(
-            tf.logical_and(is_wanted, global_step.read_value() < stop), tf.constant(ENDLESS, tf.int64), stop
-        )
+        opened = tf.where(tf.logical_and(is_wanted, global_step < stop), tf.constant(ENDLESS, tf.int64), stop)
         return tf.raw_ops.ResourceScatterUpdate(resource=self.variable.handle, indices=STOP, updates=opened)
 
     def read(self, session: Session) -> Course:
