@@ -93,7 +93,7 @@ def take_steps(
                 if not executions.can_take(steps):
                     if leases.is_over:
                         break
-                    pause(replica, session, leases)
+                    step = pause(replica, session, leases)
                     continue
             callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps, step)
@@ -113,11 +113,16 @@ def take_steps(
     coordinator.withdraw(session, leases)
 
 
-def pause(replica: Replica, session: Session, leases: Leases) -> None:
-    """Wait for a lease: the others have all that are left. The rounds go on without this replica."""
+def pause(replica: Replica, session: Session, leases: Leases) -> int:
+    """Wait for a lease: the others have all that are left. The rounds go on without this replica.
+
+    Returns:
+        The global step after that.
+    """
     membership, shared = replica.replication.membership, replica.leases
     if shared:
         session.run(shared.report, {shared.done: leases.done})
     if membership and replica.mode.has_rounds:
         session.run(membership.pause)
     time.sleep(ASK_SECONDS)
+    return int(session.run(replica.global_step))
