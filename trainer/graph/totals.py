@@ -29,6 +29,10 @@ class Totals:
     """Its value."""
     reset: Operation
     """Begins an epoch."""
+    taken: Tensor
+    """float32 placeholder [n + 2]: the vector at the end of an epoch."""
+    begin_next: Operation
+    """Begins the next epoch, with what was added after `taken` was read."""
     is_running: bool
     """Whether there is one learner."""
     no_counts: Sequence[Array]
@@ -42,7 +46,9 @@ class Totals:
         begun = np.concatenate([*(each.astype(np.float32).ravel() for each in no_counts), np.zeros(2, np.float32)])
         with tf1.device(device):
             vector = tf1.get_variable("totals", initializer=begun, trainable=False, use_resource=True)
-        return cls(vector, vector.read_value(), vector.initializer, is_running, no_counts, begun)
+            taken = tf1.placeholder(tf.float32, begun.shape)
+            rest = vector.initializer if is_running else vector.assign_add(begun - taken, read_value=False)
+        return cls(vector, vector.read_value(), vector.initializer, taken, rest, is_running, no_counts, begun)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """The state of the metrics in a vector."""

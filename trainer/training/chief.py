@@ -173,13 +173,14 @@ class Chief(Callback):
         if self._run.directory.read_result().get("state") == "done":
             self._session.run(totals.reset)
             return
-        after_epoch = read_state(self._run.directory.callbacks)
+        after_epoch, step = read_state(self._run.directory.callbacks), int(self._session.run(self._replica.global_step))
         if is_continued:
             newest = newest_array(self._run.directory.path, CALLBACKS)
             states = [after_epoch, None if newest is None else CallbackState.unpack(newest)]
             fit.restore(max((each for each in states if each), key=lambda each: each.step, default=None))
+            if after_epoch and after_epoch.step == step:
+                self._session.run(totals.reset)
             return
-        step = int(self._session.run(self._replica.global_step))
         state = CallbackState.unpack(more[CALLBACKS]) if CALLBACKS in more else None
         if state and after_epoch and after_epoch.step == step:
             state = after_epoch
@@ -320,12 +321,18 @@ class Chief(Callback):
 
     def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
-        vector = self._sums = self._take_totals(totals)
-        is_saved = self.checkpoints.save_and_wait()
-        self._sums = None
-        if not is_saved:  # it has said why
+        vector: npt.NDArray[np.float32] = self._session.run(totals.value)
+        self._sums = vector
+        if self.checkpoints.save_and_wait():
+            self._sums = totals.begun
+            self._call_hooks(fit, totals, step, vector)
+        else:  # it has said why
             fit.skip_epoch(step)
-            return
+        self._sums = None
+        self._session.run(totals.begin_next, {totals.taken: vector})
+
+    def _call_hooks(self, fit: FitCallbacks, totals: Totals, step: int, vector: npt.NDArray[np.float32]) -> None:
+        """Evaluate the checkpoint that was just saved at an epoch's end, and let the callbacks follow."""
         self._watchdog.operation = "evaluating an epoch and its callbacks"
         self._watchdog.pause()
         raw = self._read_values() if fit.averages else None
@@ -346,12 +353,6 @@ class Chief(Callback):
         if fit.is_over and fit.is_within_epoch and self._replica.totals:
             self._end_epoch(fit, self._replica.totals, int(self._session.run(self._replica.global_step)))
         self._follow(fit.end(self._read_values()))
-
-    def _take_totals(self, totals: Totals) -> npt.NDArray[np.float32]:
-        """The totals of the epoch that ends."""
-        vector: npt.NDArray[np.float32] = self._session.run(totals.value)
-        self._session.run(totals.reset)
-        return vector
 
     def on_train_end(self, is_complete: bool) -> None:
         """Save the last checkpoint.

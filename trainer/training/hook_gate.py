@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from trainer.data.leases import Leases
 from trainer.graph.replica import Replica
 from trainer.graph.replication.gate import Gate
 from trainer.tensorflow_types import Session
@@ -17,9 +18,18 @@ ARRIVAL_SECONDS = 5.0
 class HookGate:
     """The gate of one session. It does nothing if no replica waits for hooks."""
 
-    def __init__(self, replica: Replica, session: Session, next_hooks: Callable[[int], int]) -> None:
-        """Let the first step wait for the begin of the callbacks. `next_hooks` returns where others follow a step."""
-        self._replica, self._session, self._next_hooks = replica, session, next_hooks
+    def __init__(
+        self, replica: Replica, session: Session, next_hooks: Callable[[int], int], leases: Leases | None = None
+    ) -> None:
+        """Let the first step wait for the begin of the callbacks.
+
+        Args:
+            replica: The graph.
+            session: The session.
+            next_hooks: Returns the next step after which hooks follow.
+            leases: What this replica takes.
+        """
+        self._replica, self._session, self._next_hooks, self._leases = replica, session, next_hooks, leases
         self._due, self._is_chief = 0, replica.mode.index == 0
 
     def pass_through(self, step: int, watchdog: Watchdog) -> bool:
@@ -38,9 +48,13 @@ class HookGate:
         return True
 
     def arrive(self, step: int) -> None:
-        """After an execution that has led to this global step: another replica than the chief notes that."""
-        gate = self._replica.gate
-        if gate and not self._is_chief and step >= self._due:
+        """After an execution that has led to this global step: report what is done, and note that, unless as chief."""
+        gate, shared = self._replica.gate, self._replica.leases
+        if not gate or step < self._due:
+            return
+        if shared and self._leases:  # or a replica that is lost during the hooks takes it again
+            self._session.run(shared.report, {shared.done: self._leases.done})
+        if not self._is_chief:
             self._session.run(gate.note, {gate.step: step})
 
     def _is_opened(self, gate: Gate, watchdog: Watchdog) -> bool:

@@ -61,7 +61,7 @@ def take_steps(
         replica.hook_steps,
         epochs.end if epochs else None,
     )
-    gate = HookGate(replica, session, planner.next_hooks)
+    gate = HookGate(replica, session, planner.next_hooks, leases)
     reporter = ProgressReporter(context, replica.mode.devices, step, last_step)
     agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
