@@ -241,11 +241,13 @@ def test_an_epoch_that_is_trained_again_after_a_loss_ends_once(load: Load, tmp_p
         fit.begin(0, 20, Epochs(2, 1), {})
         checkpoint = made.saver.save(session, tmp_path / "model.ckpt")
         for step in (2, 4):
-            assert fit.add(Outcome(2, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.add(Outcome(2, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            assert fit.has_ended_epoch(step)
             fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
         fit.begin(3, 20, Epochs(2, 1), {})  # from an earlier checkpoint, in another session
         for step in (4, 6):
-            assert fit.add(Outcome(1, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.add(Outcome(1, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            assert fit.has_ended_epoch(step)
             fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
     assert history.epoch == [0, 1, 2]
 

@@ -1,4 +1,4 @@
-"""Synchronous replicas wait where the chief calls hooks, in a cluster of TensorFlow servers in this process."""
+"""Replicas wait where the chief calls hooks, in a cluster of TensorFlow servers in this process."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -94,15 +94,18 @@ def test_the_chief_waits_for_those_that_took_the_step(
     members: list[Member], servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_gate, "ARRIVAL_SECONDS", 600.0)
-    gate = HookGate(*members[1], lambda step: step)
-    hook_gate.wait_for_others(*members[0], STEPS)  # nobody has
+    gate = HookGate(*members[1], lambda step: STEPS)
+    hook_gate.wait_for_others(*members[0], STEPS, 0)  # nobody has
     with tf.Graph().as_default() as graph:
         contributed = Membership.create(2, 1, "/job:ps/task:0").contributed(tf.constant(STEPS - 1, tf.int64))
     with servers.session(graph) as session:
         session.run(contributed)
     with ThreadPoolExecutor(1) as thread:
-        waited = thread.submit(hook_gate.wait_for_others, *members[0], STEPS)
+        waited = thread.submit(hook_gate.wait_for_others, *members[0], STEPS, 0)
         assert not threading.Event().wait(0.1)
+        assert not waited.done()
+        assert gate_of(members[0])(0)
+        assert gate.pass_through(0, Watchdog(60, 5, save_seconds=1))
         assert not waited.done()
         gate.arrive(STEPS)
         waited.result(60)

@@ -105,17 +105,17 @@ class ExecutionPlanner:
     def _stop(self, step: int) -> int:
         """The next global step at which an execution must end: a report, a save, an epoch or the end of the run.
 
-        With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
+        With several replicas only the last two count. With local SGD, only steps at the end of a round do.
         """
         if self.replicas > 1:
-            return self.last_step
+            return min(self.last_step, self.next_hooks(step))
         settings = self._settings
         intervals = (settings.report_steps, settings.save_steps)
         stops = [self.last_step, *(next_multiple(each, step) for each in intervals if each), self.next_hooks(step)]
         return min(each for each in stops if each == self.last_step or (each - step) % self._local_steps == 0)
 
     def next_hooks(self, step: int) -> int:
-        """The next global step after which hooks of callbacks follow; the last one if there are none."""
+        """The next global step after which all replicas wait for hooks of callbacks; the last one if they do not."""
         found = [self._end_of_epoch(step)] if self._end_of_epoch else []
         found += [next_multiple(self._hook_steps, step)] if self._hook_steps else []
         return min(found, default=self.last_step)

@@ -199,7 +199,7 @@ def build(
         replication = _replicate(settings, mode, at, shards, optimizer, make_step, steps, is_weighted, course, is_over)
         if totals:
             replication = _add_totals(replication, totals)
-        waits = epochs is not None and mode.has_rounds and mode.contributions == mode.replicas
+        waits = epochs is not None and mode.has_servers and mode.contributions == mode.replicas
         gate = Gate.create(mode.replicas, mode.index, at.homes[0]) if waits else None
         leases, open_course, own = None, None, (mode.replicas, mode.index, at.homes[0])
         if files:

@@ -62,6 +62,8 @@ class Chief(Callback):
         self._course = Course(self._settings.train_steps)
         self._began = 0
         """The global step at which this session has begun."""
+        self._waited_at = 0
+        """The global step of the last hooks for which the others waited."""
         self._sums: Array | None = None
         """Those of the epoch that ends, while it is saved."""
         self._has_saved_the_end = False
@@ -274,8 +276,11 @@ class Chief(Callback):
         self._set_rate()
 
     def on_execution_due(self, step: int) -> None:
-        if self._run.fit and self._run.fit.has_batch_hooks:
-            self._follow(self._run.fit.begin_batches(step))
+        fit, totals = self._run.fit, self._replica.totals
+        if fit and totals and fit.has_ended_epoch(step):  # with a step of another replica
+            self._wait_for_epoch(fit, totals, step)
+        if fit and fit.has_batch_hooks and not fit.is_over:
+            self._follow(fit.begin_batches(step))
 
     def on_execution_begin(self, step: int, steps: int) -> None:
         self._profile.before_execution(step, steps)
@@ -300,24 +305,33 @@ class Chief(Callback):
         self._check_loss(step, outcome.loss)
         self._profile.after_execution(step)
         fit, totals = self._run.fit, self._replica.totals
-        ends_epoch = fit is not None and fit.add(outcome)
-        if ends_epoch or (self._replica.hook_steps and step % self._replica.hook_steps == 0):
-            wait_for_others(self._replica, self._session, step)
+        if fit:
+            fit.add(outcome)
+        hook_steps = None if self._replica.mode.is_independent else self._replica.hook_steps
+        if hook_steps and step % hook_steps == 0:
+            self._wait_for_others(step)
         if fit and totals and fit.has_batch_hooks:
             vector = self._session.run(totals.value)
             values = self._read_values() if fit.hooks_need_values else {}
             self._follow(fit.end_batches(step, values, vector, totals))
-        if fit and totals and ends_epoch:
+        if fit and totals and fit.has_ended_epoch(step):
             self._wait_for_epoch(fit, totals, step)
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
 
     def _wait_for_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
-        """End an epoch while the rounds wait for it."""
+        """End an epoch while the others wait for it."""
         self._is_evaluating_epoch = True
+        self._wait_for_others(step)
         self._end_epoch(fit, totals, step)
         self._is_evaluating_epoch = False
+
+    def _wait_for_others(self, step: int) -> None:
+        """Before hooks after this global step, let the others add what they have to the sums."""
+        if step > self._waited_at:
+            wait_for_others(self._replica, self._session, step, self._waited_at)
+            self._waited_at = step
 
     def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
@@ -362,8 +376,12 @@ class Chief(Callback):
             StoreError: the run is complete, and the volume has no room for its last checkpoint.
             ModelError: a callback failed.
         """
-        if is_complete and self._run.fit:
-            self._end_callbacks(self._run.fit)
+        fit, totals = self._run.fit, self._replica.totals
+        if is_complete and fit and totals:
+            step = int(self._session.run(self._replica.global_step))
+            if fit.has_ended_epoch(step) and not fit.is_over:  # with a step of another replica
+                self._wait_for_epoch(fit, totals, step)
+            self._end_callbacks(fit)
         self._has_saved_the_end = self.checkpoints.save_and_wait(may_merge=False)
         if self._has_saved_the_end or not is_complete:
             return

@@ -184,10 +184,13 @@ class FitCallbacks:
                 each.on_train_batch_begin(self._batch(step), {})
         return changes
 
-    def add(self, outcome: Outcome) -> bool:
-        """Count an execution; return whether it ends an epoch."""
+    def add(self, outcome: Outcome) -> None:
+        """Count an execution."""
         self._outcomes.append(outcome)
-        return self._at(outcome.step).epoch > self._epoch
+
+    def has_ended_epoch(self, step: int) -> bool:
+        """Whether the epoch has ended at this global step, whose hooks have not been called."""
+        return self._at(step).epoch > self._epoch
 
     def end_batches(self, step: int, values: Mapping[str, Array], vector: Vector, totals: Totals) -> dict[str, Array]:
         """Call the hooks after an execution that has led to this global step; the others are as those of `end_epoch`.

@@ -1,4 +1,4 @@
-"""Lets synchronous replicas wait where the chief calls hooks of callbacks. See `trainer.graph.replication.gate`."""
+"""Lets replicas wait where the chief calls hooks of callbacks. See `trainer.graph.replication.gate`."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class HookGate:
             leases: What this replica takes.
         """
         self._replica, self._session, self._next_hooks, self._leases = replica, session, next_hooks, leases
-        self._due, self._is_chief = 0, replica.mode.index == 0
+        self._due, self._noted, self._is_chief = 0, 0, replica.mode.index == 0
 
     def pass_through(self, step: int, watchdog: Watchdog) -> bool:
         """Before an execution at this global step: the chief lets the others go on, who wait for that.
@@ -40,6 +40,7 @@ class HookGate:
         """
         gate = self._replica.gate
         if gate and step >= self._due:
+            self.arrive(step)
             if self._is_chief:
                 self._session.run(gate.note, {gate.step: step})
             elif not self._is_opened(gate, watchdog):
@@ -50,12 +51,13 @@ class HookGate:
     def arrive(self, step: int) -> None:
         """After an execution that has led to this global step: report what is done, and note that, unless as chief."""
         gate, shared = self._replica.gate, self._replica.leases
-        if not gate or step < self._due:
+        if not gate or not self._noted < self._due <= step:
             return
+        self._noted = self._due
         if shared and self._leases:  # or a replica that is lost during the hooks takes it again
             self._session.run(shared.report, {shared.done: self._leases.done})
         if not self._is_chief:
-            self._session.run(gate.note, {gate.step: step})
+            self._session.run(gate.note, {gate.step: self._due})
 
     def _is_opened(self, gate: Gate, watchdog: Watchdog) -> bool:
         watchdog.operation = "waiting for the callbacks of the chief"
@@ -69,14 +71,19 @@ class HookGate:
         return False
 
 
-def wait_for_others(replica: Replica, session: Session, step: int) -> None:
-    """On the chief, before the hooks that follow this global step: wait until the others have added to the sums."""
+def wait_for_others(replica: Replica, session: Session, step: int, since: int) -> None:
+    """On the chief, before the hooks that follow this global step: wait until the others have added to the sums.
+
+    Those are awaited that have taken the last step, or, of replicas that do not wait for each other, any step since
+    the last hooks, which followed the global step `since`.
+    """
     gate, membership = replica.gate, replica.replication.membership
     if not gate or not membership:
         return
-    deadline, begun = time.monotonic() + ARRIVAL_SECONDS, step - replica.mode.local_steps
+    deadline, mode = time.monotonic() + ARRIVAL_SECONDS, replica.mode
+    begun = since if mode.is_independent else step - mode.local_steps
     while time.monotonic() < deadline:
         reached, last_steps = session.run([gate.reached, membership.last_steps])
-        if all(at >= step for at, last in zip(reached[1:], last_steps[1:], strict=True) if last >= begun):
+        if all(at > since for at, last in zip(reached[1:], last_steps[1:], strict=True) if last >= begun):
             return
         time.sleep(0.01)

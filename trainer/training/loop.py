@@ -58,7 +58,7 @@ def take_steps(
         max(replication.executions),
         replicas,
         course.stop,
-        replica.hook_steps,
+        None if replica.mode.is_independent else replica.hook_steps,
         epochs.end if epochs else None,
     )
     gate = HookGate(replica, session, planner.next_hooks, leases)
@@ -83,8 +83,8 @@ def take_steps(
                     break
             if not callback.is_over:
                 callback.on_execution_due(step)
-                if not gate.pass_through(step, watchdog):
-                    break
+            if not callback.is_over and not gate.pass_through(step, watchdog):
+                break
             steps = agree(0 if callback.is_over else planner.choose(step))
             if not steps:
                 break

@@ -1,4 +1,4 @@
-"""The gate at which synchronous replicas wait for the chief, whose callbacks may set what all train with.
+"""The gate at which replicas wait for the chief, whose callbacks may set what all train with.
 
 After a step that hooks follow, each replica notes that it has arrived, when its sums of the epoch are added. The chief
 calls the hooks once all have that took the step, and then notes the step too, so that the others go on.

@@ -241,8 +241,8 @@ class ReplicaMonitor:
         if step >= self.stop(int(step)):  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
-        if self._callback.is_evaluating_epoch:
-            roster.stepped = now
+        if self._callback.is_evaluating_epoch:  # the others wait for that
+            roster.stepped, roster.contributed = now, [now] * roster.replicas
         self._find_gone(now)
         self._give_back(now)
         if self._rounds:
