@@ -133,7 +133,7 @@ class Chief(Callback):
                 course = replace(course, is_open=course.is_open or before.is_open)
                 leases.set_limit(self._session, limit)
             elif files:
-                leases.reset_files(self._session, self._files_not_done(files.deal.examples), limit)
+                leases.reset_files(self._session, self._files_not_done(files.deal.examples, before, step), limit)
             else:
                 leases.reset(self._session, step, limit)
         self._course = course
@@ -147,9 +147,13 @@ class Chief(Callback):
                 f"which {at.taken / new.examples:.0%} was taken, and its last step is {last_step}"
             )
 
-    def _files_not_done(self, files: int) -> npt.NDArray[np.int64]:
-        """What the restored checkpoint has of that. An epoch that had another number of files begins anew."""
-        before, *not_done = self._replica.saver.more.get(FILES, np.array([files, 0])).tolist()
+    def _files_not_done(self, files: int, course: Course, step: int) -> npt.NDArray[np.int64]:
+        """What the restored checkpoint has of that. An epoch that had another number of files begins anew.
+
+        So does that at this global step of the checkpoint's course if it was saved without dealing files.
+        """
+        begun = files * (course.epochs.at(step).epoch if course.epochs else 0)
+        before, *not_done = self._replica.saver.more.get(FILES, np.array([files, begun])).tolist()
         if before != files:
             epoch = not_done[0] // before
             logger.info(f"train_files() returns {files} files instead of {before}: epoch {epoch + 1} begins anew")
@@ -170,9 +174,9 @@ class Chief(Callback):
         anew, as in another `fit`.
         """
         fit, totals, more = self._run.fit, self._replica.totals, self._replica.saver.more
-        if not (fit and totals):
+        if not totals:
             return
-        if self._run.directory.read_result().get("state") == "done":
+        if not fit or self._run.directory.read_result().get("state") == "done":
             self._session.run(totals.reset)
             return
         after_epoch, step = read_state(self._run.directory.callbacks), int(self._session.run(self._replica.global_step))
