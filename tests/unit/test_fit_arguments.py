@@ -171,9 +171,9 @@ def in_memory(split: Examples | Stream) -> Any:
 
 
 def test_without_shuffling_the_last_examples_are_held_out(load: Load) -> None:
-    data = "\n\ndef train_data(context):\n    return np.arange(20)[:, None] + np.zeros(4), np.zeros(20, int)"
+    data = "\n\ndef train_data(context):\n    return np.arange(21)[:, None] + np.zeros(4), np.zeros(21, int)"
     found = load(f"{{'shuffle': False, 'validation_split': 0.2}}{data}").dataset
-    assert [in_memory(each)[:, 0].tolist() for each in (found.train, found.test)] == [[*range(16)], [*range(16, 20)]]
+    assert [in_memory(each)[:, 0].tolist() for each in (found.train, found.test)] == [[*range(16)], [*range(16, 21)]]
 
 
 def test_rows_that_are_shuffled_while_they_are_read_cannot_keep_their_order(

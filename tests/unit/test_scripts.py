@@ -105,7 +105,7 @@ NEVER = """
     ],
 )
 def test_calls_of_fit_at_an_import_are_found(tmp_path: Path, text: str, found: list[str]) -> None:
-    sentences = scripts.calls_of_fit(write(tmp_path, text))
+    sentences = scripts.problems(write(tmp_path, text))
     assert [each.partition(", which trains")[0] for each in sentences] == found
 
 
@@ -117,3 +117,12 @@ def test_a_script_that_trains_says_so_first(tmp_path: Path, caplog: pytest.LogCa
         f"model={path}: line 4 calls network.fit(), which trains by fit first, each time a task imports the file; put "
         'it under if __name__ == "__main__":'
     ) in caplog.text
+
+
+def test_a_misspelt_function_that_nothing_calls_is_told(tmp_path: Path) -> None:
+    text = "from data import test_data\n\ndef train_dat(context): return 1\n\ndef fit_argument(): return {}\n\n"
+    text += "def test_datas(): return 2\n\ndef models(): return 3\n\nmodel = models\n"
+    assert scripts.problems(write(tmp_path, text)) == [
+        "line 3: nothing calls train_dat() (did you mean train_data?)",
+        "line 5: nothing calls fit_argument() (did you mean fit_arguments?)",
+    ]

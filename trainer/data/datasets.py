@@ -35,6 +35,8 @@ class Dataset:
     """The version that was read, of data that has versions."""
     version_digest: str | None = None
     """The digest of a version that is not in memory."""
+    files: int | None = None
+    """The number of the files that are dealt, if it is read so."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
     plan: Plan | None = None
@@ -63,16 +65,17 @@ class Dataset:
         return sha256.hexdigest()
 
     @property
-    def identity(self) -> dict[str, str | None]:
+    def identity(self) -> dict[str, str | int | None]:
         """What identifies the data, wherever it is, for files about a run."""
         return {
             "dataset": self.name,
+            **({"dataset_files": self.files} if self.files else {}),
             "dataset_digest": self.digest,
             **({"dataset_version": self.version} if self.version else {}),
         }
 
     @property
-    def facts(self) -> dict[str, str | None]:
+    def facts(self) -> dict[str, str | int | None]:
         """The identity and the place."""
         return {**self.identity, **({"dataset_uri": self.uri} if self.uri else {})}
 

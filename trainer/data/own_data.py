@@ -72,11 +72,11 @@ def load(
             found = generators.dataset(make, origin, name)
         return _read(found, origin, part, accepted, None if part else most)
 
-    digest = None
+    digest, count = None, None
     if callable(getattr(module, FILES, None)):
         files = _files(call, f"model={name}")
         train: Examples | Stream = _of_files(call, files, data, f"model={name}", accepted)
-        digest = _digest(files)
+        digest, count = _digest(files), len(files)
     else:
         train = read(call(TRAIN), lambda: call(TRAIN), f"{TRAIN}()", data)
     if callable(getattr(module, TEST, None)):
@@ -92,8 +92,10 @@ def load(
     elif isinstance(train, Examples) and len(train) == 1:
         test = train  # it can only be evaluated on what it has seen
     elif isinstance(train, Examples):
-        share = fit.validation_split or 0.1
-        train, test = hold_out(train, max(1, int(len(train) * share)), fit.shuffle)
+        share, examples = fit.validation_split or 0.1, len(train)
+        # the last ones are those of fit
+        number = int(examples * share) if fit.shuffle else examples - int(examples * (1 - share))
+        train, test = hold_out(train, min(max(1, number), examples - 1), fit.shuffle)
     else:
         raise ConfigurationError(
             f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset or a "
@@ -107,7 +109,7 @@ def load(
             f"model={name}: an example of train_data() is {ours}, but one of test_data() is {theirs}; let "
             "them be alike."
         )
-    return Dataset(TRAIN, train, test, classes=classes, version_digest=digest)
+    return Dataset(TRAIN, train, test, classes=classes, version_digest=digest, files=count)
 
 
 def _files(call: Callable[..., Any], origin: str) -> list[str]:

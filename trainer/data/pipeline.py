@@ -264,6 +264,11 @@ def _errors(origin: str) -> Iterator[None]:
         yield
     except UNAVAILABLE as error:
         raise StoreError(f"{origin} cannot be read: {brief(error).rstrip('.')}.") from error
+    except tf.errors.NotFoundError as error:
+        raise ModelError(
+            f"{origin} cannot be read: {brief(error).rstrip('.')}; put it there and start the run again, which goes on "
+            "from its last checkpoint."
+        ) from error
     except (tf.errors.OpError, ValueError) as error:
         what = python_error(str(error)) or brief(error).rstrip(".")
         raise ModelError(f"{origin} failed: {what}.") from error

@@ -44,7 +44,7 @@ def load(name: str, arguments: str = "") -> ModuleType:
     file = _find(name)
     if not is_module and any("keras" in each.read_text(errors="replace") for each in _sources(file)):
         provide_keras()
-    for sentence in scripts.calls_of_fit(file):
+    for sentence in scripts.problems(file):
         logger.warning(f"model={name}: {sentence}")
     sys.argv = [str(file), *_words(arguments)]
     try:

@@ -1,6 +1,7 @@
-"""Finds the calls of `fit` that run when a model file is imported, as in a script that trains at its end."""
+"""Finds what a model file does not mean: calls of `fit` that run when it is imported, and misspelt functions."""
 
 import ast
+import difflib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -9,15 +10,35 @@ OF_KERAS = {
     *("steps_per_epoch", "validation_data", "validation_split", "validation_steps", "verbose"),
 }
 """Arguments that Keras's `fit` takes, and that of a scaler does not."""
+CALLED = ("model", "train_data", "test_data", "train_files", "fit_arguments")
+"""The functions of a model file that the trainer calls."""
+NEAR = 0.85
+"""How alike a misspelt name is, by `difflib`."""
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def calls_of_fit(file: Path) -> list[str]:
-    """A sentence, without a full stop, on each call of Keras's `fit` that an import of the file makes."""
+def problems(file: Path) -> list[str]:
+    """A sentence, without a full stop, on each of these in the file."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return []  # the import says it
+    return _calls_of_fit(tree) + _misspelt(tree)
+
+
+def _misspelt(tree: ast.Module) -> list[str]:
+    """The functions that nothing in the file calls, and whose name is nearly one that the trainer calls."""
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    absent, found = [each for each in CALLED if each not in functions and each not in used], []
+    for name, function in functions.items():
+        if name not in used and name not in CALLED and (near := difflib.get_close_matches(name, absent, 1, NEAR)):
+            found.append(f"line {function.lineno}: nothing calls {name}() (did you mean {near[0]}?)")
+    return found
+
+
+def _calls_of_fit(tree: ast.Module) -> list[str]:
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     models = _models(tree, functions)
     found = []
