@@ -35,14 +35,14 @@ class Dataset:
     """The version that was read, of data that has versions."""
     version_digest: str | None = None
     """The digest of a version that is not in memory."""
-    files: int | None = None
-    """The number of the files that are dealt, if it is read so."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
     plan: Plan | None = None
     """What each column is, of a table."""
     baseline: Mapping[str, Any] | None = None
     """How good the best constant prediction is on the held-out split, of a table."""
+    files: int | None = None
+    """The number of the files that are dealt, if it is read so."""
 
     @cached_property
     def signature(self) -> Signature:
