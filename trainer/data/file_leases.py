@@ -37,7 +37,7 @@ class FileLeases:
     follows_steps = False
 
     def __init__(
-        self, files: Sequence[Callable[[], Iterator[Sequence[Array]]]], seed: int | None, devices: int
+        self, files: Sequence[Callable[[], Iterator[Sequence[Array]]]], seed: int | None, devices: int, least: int = 1
     ) -> None:
         """Read no file yet.
 
@@ -45,10 +45,11 @@ class FileLeases:
             files: For each file, what returns the leaves of its batches.
             seed: Determines their order in each epoch; None keeps it.
             devices: Those of the replica, with a batch in each step.
+            least: The steps of the shortest execution.
         """
         self.deal = Deal(len(files), 1, 1, seed)
         """Deals the files. What it calls a step is one file."""
-        self._files, self._devices = files, devices
+        self._files, self._devices, self._least = files, devices, least
 
     def begin(self, own: OwnLeases) -> "FileLeases":
         """Begin a session. `own` gives the files, as if each were a step."""
@@ -75,9 +76,9 @@ class FileLeases:
             batch = next(self._coming)
             if batch is not NOTHING:
                 self._ready.append(batch)
-            elif len(places) > 1 or not self._ready:
+            elif len(places) > self._least or not self._ready:
                 return False
-            else:  # the last ones, fewer than there are devices
+            else:  # the last ones, fewer than such an execution takes
                 self._ready.append(_Batch([each[:1] for each in self._ready[0].arrays], 0, -1))
         return True
 

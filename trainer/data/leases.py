@@ -69,23 +69,28 @@ class LeaseTable:
     reports: npt.NDArray[np.int64]
     """[replicas, 2]: of each, how many parts it has taken, and at which global step that was, or UNKNOWN."""
 
-    def left(self, step: int, certain: int = 0) -> list[tuple[int, int, int]]:
+    def left(self, step: int, certain: int = UNKNOWN) -> list[tuple[int, int, int]]:
         """What is not done of each lease at a global step: its first step, their number and the slot.
 
-        A replica of which others wait for each step has taken one part a step since its report, unless that is from
-        before the global step `certain`.
+        A replica of which others wait for each step has taken one part a step since its report, if that is from after
+        the global step `certain`, at which a chief has gone on with the run.
         """
         found = []
         for first, steps, slot, begin, owner in self.rows.tolist():
             done = 0
             if owner != NOBODY:
                 taken, since = self.reports[owner].tolist()
-                if since >= max(certain, 0):
+                if since > certain:
                     taken += max(0, step - since)
                 done = min(max(0, taken - begin), steps)
             if done < steps:
                 found.append((first + done, steps - done, slot))
         return found
+
+    @property
+    def owners(self) -> list[int]:
+        """The replicas that have leases."""
+        return sorted({int(each) for each in self.rows[self.rows[:, STEPS] > 0, OWNER]} - {NOBODY})
 
     @property
     def of_files(self) -> list[int]:
@@ -95,7 +100,7 @@ class LeaseTable:
         """
         return [self.next, *(number for first, steps, _ in self.left(0) for number in (first, steps))]
 
-    def position(self, deal: Deal, learners: int, step: int, certain: int = 0) -> Position:
+    def position(self, deal: Deal, learners: int, step: int, certain: int = UNKNOWN) -> Position:
         """The position in the data at a global step.
 
         Args:
@@ -137,18 +142,19 @@ def merged(ranges: Sequence[Range]) -> list[Range]:
 
 def fewer(ranges: list[Range], most: int) -> list[Range]:
     """Ranges, sorted, of which the nearest are joined where there are too many. An epoch keeps its own."""
-    while len(ranges) > most:
-        gaps = [
-            (after[1] - before[2], index)
-            for index, (before, after) in enumerate(itertools.pairwise(ranges))
-            if before[0] == after[0]
-        ]
-        if not gaps:
-            break
-        _, index = min(gaps)
-        epoch, first, _ = ranges[index]
-        ranges = [*ranges[:index], (epoch, first, ranges[index + 1][2]), *ranges[index + 2 :]]
-    return ranges
+    gaps = [
+        (after[1] - before[2], index)
+        for index, (before, after) in enumerate(itertools.pairwise(ranges), 1)
+        if before[0] == after[0]
+    ]
+    joined = {index for _, index in sorted(gaps)[: max(0, len(ranges) - most)]}
+    found: list[Range] = []
+    for index, (epoch, first, end) in enumerate(ranges):
+        if index in joined:
+            found[-1] = epoch, found[-1][1], end
+        else:
+            found.append((epoch, first, end))
+    return found
 
 
 class Leases(Protocol):

@@ -41,7 +41,7 @@ def files(
     if not isinstance(source, Stream) or not source.files or not mode.has_servers or is_full:
         return None
     readers = [functools.partial(each, settings.batch_size) for each in source.files]
-    return FileLeases(readers, settings.seed if is_shuffled else None, mode.devices)
+    return FileLeases(readers, settings.seed if is_shuffled else None, mode.devices, mode.local_steps)
 
 
 def order_notes(mode: Mode, deal: Deal | None, files: FileLeases | None) -> list[str]:

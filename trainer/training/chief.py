@@ -19,6 +19,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.volume import reason, retry_writing
 from trainer.data.examples import Array
 from trainer.data.files import write_atomically
+from trainer.data.leases import UNKNOWN
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
 from trainer.graph.replication.lease_table import UNLIMITED
 from trainer.graph.totals import Totals
@@ -60,8 +61,8 @@ class Chief(Callback):
         """Whether an earlier process of the chief has ended the run on the parameter servers."""
         self._is_evaluating_epoch = self._has_changed = False
         self._course = Course(self._settings.train_steps)
-        self._began = 0
-        """The global step at which this session has begun."""
+        self._certain = UNKNOWN
+        """The global step at which this session went on with what the parameter servers hold; UNKNOWN if it did not."""
         self._waited_at = 0
         """The global step of the last hooks for which the others waited."""
         self._sums: Array | None = None
@@ -99,7 +100,6 @@ class Chief(Callback):
             roll_backs = self.checkpoints.roll_back(diverged, replica.mode.local_steps)
         if replica.rate_scale is not None:
             self._roll_back_factor = 0.5**roll_backs
-            self._set_rate()
         if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
         if replica.gate:
@@ -108,9 +108,12 @@ class Chief(Callback):
             self._session.run(replica.totals.reset)
         else:
             self._restore_callbacks(is_continued)
+        if replica.rate_scale is not None:
+            self._set_rate()
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
-        step = self._began = int(self._session.run(replica.global_step))
+        step = int(self._session.run(replica.global_step))
+        self._certain = step if is_continued else UNKNOWN
         if step < self._settings.train_steps:
             self._run.record.write_running(step)
 
@@ -176,10 +179,14 @@ class Chief(Callback):
         fit, totals, more = self._run.fit, self._replica.totals, self._replica.saver.more
         if not totals:
             return
+        step = int(self._session.run(self._replica.global_step))
         if not fit or self._run.directory.read_result().get("state") == "done":
             self._session.run(totals.reset)
+            if fit and self._course.epochs:  # or a restart would go on with the state at the end of that run
+                ended = self._course.epochs.at(step).epoch - 1
+                self._write_state(replace(fit.state(step), ended=ended))
             return
-        after_epoch, step = read_state(self._run.directory.callbacks), int(self._session.run(self._replica.global_step))
+        after_epoch = read_state(self._run.directory.callbacks)
         if is_continued:
             newest = newest_array(self._run.directory.path, CALLBACKS)
             states = [after_epoch, None if newest is None else CallbackState.unpack(newest)]
@@ -221,7 +228,7 @@ class Chief(Callback):
         table, own = leases.read(self._session), replace(deal, begun=epochs.begun)
 
         def course_at(step: int) -> Course:
-            begun = table.position(own, self._replica.mode.devices, step, self._began)
+            begun = table.position(own, self._replica.mode.devices, step, self._certain)
             return Course(course.last_step, replace(epochs, begun=begun))
 
         return course_at
@@ -360,15 +367,19 @@ class Chief(Callback):
         self._follow(changes)
         if changes:  # a parameter server that is lost now would lose them
             self.checkpoints.save_and_wait()
+        self._write_state(fit.state(step))
+
+    def _write_state(self, state: CallbackState) -> None:
+        """Write the state of the callbacks after an epoch."""
         file = self._run.directory.callbacks
         try:
-            write_atomically(file, fit.state(step).pack().tobytes())
+            write_atomically(file, state.pack().tobytes())
         except OSError as error:
             logger.warning(f"{file} cannot be written ({reason(error)}): a restart calls on_epoch_end() once more")
 
     def _end_callbacks(self, fit: FitCallbacks) -> None:
-        """End the epoch within which a callback has ended the run, and let the callbacks follow."""
-        if fit.is_over and fit.is_within_epoch and self._replica.totals:
+        """End the epoch within which the run ends, and let the callbacks follow."""
+        if fit.is_within_epoch and (fit.is_over or fit.lacks_epochs) and self._replica.totals:
             self._end_epoch(fit, self._replica.totals, int(self._session.run(self._replica.global_step)))
         self._follow(fit.end(self._read_values()))
 

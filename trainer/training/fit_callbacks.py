@@ -93,6 +93,8 @@ class FitCallbacks:
     @property
     def rate_factor(self) -> float:
         """The learning rate in relation to that of compile()."""
+        if self._state and not self._list:
+            return self._state.rate
         rate = self._rate()
         return 1.0 if rate is None or not self._initial_rate else rate / self._initial_rate
 
@@ -160,6 +162,8 @@ class FitCallbacks:
             at = epochs.at(step)
             if state and at.epoch and not at.taken and self._ended < at.epoch - 1 and not self.is_over:
                 self._epoch, self.owes_end = at.epoch - 1, True
+            elif state and any(epoch < at.epoch for epoch, _, _ in at.missed):
+                self._epoch = min(at.epoch, self._ended + 1)
             else:
                 with self._errors("on_epoch_begin"):
                     self._list.on_epoch_begin(self._epoch)
@@ -248,6 +252,11 @@ class FitCallbacks:
                 with self._errors("on_epoch_begin"):
                     self._list.on_epoch_begin(self._epoch)
         return score, changes
+
+    @property
+    def lacks_epochs(self) -> bool:
+        """Whether there are epochs whose ends the callbacks do not know."""
+        return self._epoch < self._count
 
     @property
     def is_within_epoch(self) -> bool:

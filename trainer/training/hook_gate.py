@@ -45,6 +45,7 @@ class HookGate:
                 self._session.run(gate.note, {gate.step: step})
             elif not self._is_opened(gate, watchdog):
                 return False
+            watchdog.operation = "taking steps"
             self._due = self._next_hooks(step)
         return True
 

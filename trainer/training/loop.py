@@ -92,6 +92,7 @@ def take_steps(
                 steps = replica.mode.local_steps
                 if not executions.can_take(steps):
                     if leases.is_over:
+                        gate.arrive(int(session.run(replica.global_step)))
                         break
                     step = pause(replica, session, leases)
                     continue
@@ -107,8 +108,8 @@ def take_steps(
             callback.on_execution_end(outcome)
         if callback.is_over and step < last_step:
             logger.info(f"a callback has ended the run at step {step} of {last_step}")
-            if replica.end_early is not None:
-                session.run(replica.end_early)
+        if replica.end_early is not None and replica.mode.index == 0 and not watchdog.stopping:
+            session.run(replica.end_early)  # others may wait for its hooks
         callback.on_train_end(is_complete=not watchdog.stopping)
     coordinator.withdraw(session, leases)
 

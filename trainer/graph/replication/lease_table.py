@@ -104,8 +104,8 @@ class SharedLeases:
                     given = rows.assign(tf.stack(columns, axis=1), read_value=False)
                 with tf.control_dependencies([given]):
                     row = tf.constant(no_reports[0]) if is_new else tf.stack([taken, tf.constant(UNKNOWN, tf.int64)])
-                    is_it = tf.equal(tf.range(replicas, dtype=tf.int64), replica)[:, None]
-                    with tf.control_dependencies([reports.assign(tf.where(is_it, row, reported), read_value=False)]):
+                    set_row = tf.raw_ops.ResourceScatterUpdate(resource=reports.handle, indices=replica, updates=row)
+                    with tf.control_dependencies([set_row]):
                         return tf.constant(0)
 
             def claim() -> Tensor:

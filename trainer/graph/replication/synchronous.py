@@ -451,5 +451,5 @@ def _enqueue(queue: Any, token: Tensor) -> Operation:
 
 def _stale_if_full(accumulator: Any, limit: int, arrived: Tensor, local_step: Tensor) -> Tensor:
     """The step of an arrived contribution; a stale step if the accumulator already has `limit` contributions."""
-    with tf.control_dependencies([arrived]):
+    with tf.control_dependencies([arrived, local_step]):  # a gradient may not depend on the parameters
         return tf.where(accumulator.num_accumulated() < limit, local_step, tf.int64.min)

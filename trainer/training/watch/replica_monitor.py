@@ -7,7 +7,6 @@ decides without side effects; `ReplicaMonitor` uses the variables of the paramet
 """
 
 import logging
-import math
 import socket
 import threading
 import time
@@ -171,7 +170,7 @@ class ReplicaMonitor:
         self._leases, self._open_course = replica.leases, replica.open_course
         self._took_part: set[int] = set()
         """The replicas that have taken part, and whose leases are not given back."""
-        self._begun = time.monotonic()
+        self._owners_asked = time.monotonic()
         self._callback = callback
         self._names, self._addresses = list(addresses), list(addresses.values())
         self._mode = replica.mode
@@ -262,6 +261,7 @@ class ReplicaMonitor:
         has_waited = limit is not None and stalled >= limit
         if late and has_waited and min(given) > 0:
             self._pass_over(late, f"its gradient is later than straggler_seconds, {limit:g} s")
+            self._give_back(roster.stepped + stalled)
         elif stalled >= self._late_after and roster.late:
             self._late_after = 2 * stalled
             logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
@@ -299,13 +299,19 @@ class ReplicaMonitor:
         if not self._rounds:
             stall = self._settings.stall_seconds
             present -= {index for index in present if now - self._roster.contributed[index] > stall}
-        self._took_part |= present
-        if now - self._begun > REJOIN_SECONDS:  # the chief has restarted, and some replicas never came back
-            self._begun = math.inf
-            self._took_part |= {*range(self._roster.replicas)}
-        for index in sorted(self._took_part - present):
+        lost = {*self._took_part - present, *self._absent_owners(present, now)}
+        for index in sorted(lost):
             self._leases.give_back(self._session, index)
         self._took_part = present
+
+    def _absent_owners(self, present: Set[int], now: float) -> list[int]:
+        """Now and then: who has leases and does not answer, although it has not taken part since this session began."""
+        if not self._leases or now - self._owners_asked < REJOIN_SECONDS:
+            return []
+        self._owners_asked = now
+        absent = [index for index in self._leases.read(self._session).owners if index not in present]
+        errors = peers.probe_errors([self._addresses[index] for index in absent])
+        return [index for index, error in zip(absent, errors, strict=True) if error]
 
     def _find_gone(self, now: float) -> None:
         """Probe replicas that have not contributed for a while. Those at whose address nothing answers are gone."""
