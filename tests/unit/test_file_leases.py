@@ -19,13 +19,13 @@ def read(file: list[list[int]]) -> Iterator[Sequence[Array]]:
 
 
 @pytest.fixture
-def begin() -> Callable[[int], FileLeases]:
+def begin() -> Callable[..., FileLeases]:
     """The leases of one epoch for a replica with this number of devices."""
 
-    def begun(devices: int) -> FileLeases:
+    def begun(devices: int, least: int = 1) -> FileLeases:
         claims = iter([Claimed(number, 1, 0, False) for number in range(3)])
         own = OwnLeases(lambda done, *_: next(claims, Claimed(0, 0, 0, done == 3)), (1, 1))
-        return FileLeases([functools.partial(read, each) for each in FILES], 0, devices).begin(own)
+        return FileLeases([functools.partial(read, each) for each in FILES], 0, devices, least).begin(own)
 
     return begun
 
@@ -35,7 +35,7 @@ def taken(files: FileLeases, count: int) -> list[list[int]]:
     return [next(batches)[0][0].tolist() for _ in range(count)]
 
 
-def test_a_file_is_done_when_its_last_batch_is(begin: Callable[[int], FileLeases]) -> None:
+def test_a_file_is_done_when_its_last_batch_is(begin: Callable[..., FileLeases]) -> None:
     files, found = begin(1), []
     for place in range(3):
         assert files.has(range(place, place + 1))
@@ -49,7 +49,7 @@ def test_a_file_is_done_when_its_last_batch_is(begin: Callable[[int], FileLeases
     assert files.done == 3
 
 
-def test_batches_that_a_step_did_not_take_come_again_in_their_order(begin: Callable[[int], FileLeases]) -> None:
+def test_batches_that_a_step_did_not_take_come_again_in_their_order(begin: Callable[..., FileLeases]) -> None:
     files = begin(1)
     assert files.has(range(2))
     first = taken(files, 2)
@@ -59,7 +59,7 @@ def test_batches_that_a_step_did_not_take_come_again_in_their_order(begin: Calla
     assert taken(files, 2) == first
 
 
-def test_the_last_step_has_a_batch_for_each_device(begin: Callable[[int], FileLeases]) -> None:
+def test_the_last_step_has_a_batch_for_each_device(begin: Callable[..., FileLeases]) -> None:
     files = begin(2)
     assert files.has(range(1))
     taken(files, 2)
@@ -71,4 +71,16 @@ def test_the_last_step_has_a_batch_for_each_device(begin: Callable[[int], FileLe
         files.took(range(place, place + 1), is_done=True)
     while not files.is_over:
         assert not files.has(range(2, 3))
+    assert files.done == 3
+
+
+def test_the_last_round_has_a_batch_for_each_of_its_steps(begin: Callable[..., FileLeases]) -> None:
+    files = begin(1, least=4)
+    assert not files.has(range(8))
+    assert files.has(range(4))
+    batches = files.batches()
+    assert [next(batches)[1] > 0 for _ in range(4)] == [True, True, True, False]
+    files.took(range(4), is_done=True)
+    while not files.is_over:
+        assert not files.has(range(4, 8))
     assert files.done == 3
