@@ -379,7 +379,8 @@ class Chief(Callback):
 
     def _end_callbacks(self, fit: FitCallbacks) -> None:
         """End the epoch within which the run ends, and let the callbacks follow."""
-        if fit.is_within_epoch and (fit.is_over or fit.lacks_epochs) and self._replica.totals:
+        lacks_end = fit.is_over or (self._settings.epochs and fit.lacks_epochs)
+        if lacks_end and fit.is_within_epoch and self._replica.totals:
             self._end_epoch(fit, self._replica.totals, int(self._session.run(self._replica.global_step)))
         self._follow(fit.end(self._read_values()))
 
