@@ -6,7 +6,7 @@ calls the hooks once all have that took the step, and then notes the step too, s
 
 from dataclasses import dataclass
 
-from trainer.graph.replication.membership import set_element
+from trainer.graph.replication.membership import set_element, vector
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -31,7 +31,6 @@ class Gate:
     def create(cls, replicas: int, index: int, device: str) -> "Gate":
         """Add the ops of the replica with this index to the default graph. All replicas share the vector by name."""
         with tf1.device(device):
-            nowhere = tf.fill([replicas], tf.constant(NOWHERE, tf.int64))
-            variable = tf1.get_variable("hooks_reached", initializer=nowhere, trainable=False, use_resource=True)
+            variable = vector("hooks_reached", replicas, NOWHERE)
             step = tf1.placeholder(tf.int64, [])
             return cls(variable.read_value(), step, set_element(variable, index, step), variable)

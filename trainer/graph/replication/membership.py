@@ -36,9 +36,7 @@ class Membership:
     def create(cls, replicas: int, index: int, device: str) -> "Membership":
         """Add the ops of the replica with this index to the default graph. All replicas share the vector by name."""
         with tf1.device(device):
-            nobody = tf.fill([replicas], tf.constant(ABSENT, tf.int64))
-            name = f"last_steps_of_{replicas}"
-            variable = tf1.get_variable(name, initializer=nobody, trainable=False, use_resource=True)
+            variable = vector("last_steps", replicas, ABSENT)
             leave, pause = set_element(variable, index, ABSENT), set_element(variable, index, PAUSED)
             return cls(variable.read_value(), variable.initializer, leave, pause, variable, device, index)
 
@@ -46,6 +44,12 @@ class Membership:
         """Add an op after the current control dependencies: this replica has contributed to this global step."""
         with tf1.device(self._device):
             return set_element(self._variable, self._index, step)
+
+
+def vector(name: str, replicas: int, value: int) -> Variable:
+    """Add a variable int64 [replicas]. Its name has their number, as servers may keep that of another one."""
+    initial = tf.fill([replicas], tf.constant(value, tf.int64))
+    return tf1.get_variable(f"{name}_of_{replicas}", initializer=initial, trainable=False, use_resource=True)
 
 
 def set_element(variable: Variable, index: int, step: Tensor | int) -> Operation:
