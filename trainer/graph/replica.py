@@ -90,7 +90,7 @@ class Replica:
     epochs: Epochs | None
     """Those after which the chief may do that."""
     hook_steps: int | None
-    """Steps after which callbacks of the chief follow within an epoch, if they do."""
+    """Steps after which replicas wait for callbacks of the chief within an epoch; None if they do not."""
     end_early: Operation
     """Op with which the chief does that."""
     course: SharedCourse
@@ -252,7 +252,7 @@ def build(
             is_over=is_over,
             is_over_now=None if is_over is None else is_over.read_value(),
             epochs=epochs,
-            hook_steps=hook_steps,
+            hook_steps=None if mode.is_independent else hook_steps,
             end_early=_end_early(is_over, replication),
             notes=[
                 *learners.order_notes(mode, deal, files),

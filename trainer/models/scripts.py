@@ -2,7 +2,7 @@
 
 import ast
 import difflib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 OF_KERAS = {
@@ -23,12 +23,12 @@ def problems(file: Path) -> list[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return []  # the import says it
-    return _calls_of_fit(tree) + _misspelt(tree)
-
-
-def _misspelt(tree: ast.Module) -> list[str]:
-    """The functions that nothing in the file calls, and whose name is nearly one that the trainer calls."""
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    return _calls_of_fit(tree, functions) + _misspelt(tree, functions)
+
+
+def _misspelt(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> list[str]:
+    """The functions that nothing in the file calls, and whose name is nearly one that the trainer calls."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     used |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
     absent, found = [each for each in CALLED if each not in functions and each not in used], []
@@ -38,8 +38,7 @@ def _misspelt(tree: ast.Module) -> list[str]:
     return found
 
 
-def _calls_of_fit(tree: ast.Module) -> list[str]:
-    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+def _calls_of_fit(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> list[str]:
     models = _models(tree, functions)
     found = []
     for call in _calls(tree.body):

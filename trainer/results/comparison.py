@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class Comparison:
             },
         }
 
-    @property
+    @cached_property
     def differences(self) -> dict[str, Difference]:
         """By how much a figure of A is larger than that of B."""
         found = {"log_loss": statistics.mean_difference(*self.predictions.losses)}

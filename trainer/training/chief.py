@@ -318,7 +318,7 @@ class Chief(Callback):
         fit, totals = self._run.fit, self._replica.totals
         if fit:
             fit.add(outcome)
-        hook_steps = None if self._replica.mode.is_independent else self._replica.hook_steps
+        hook_steps = self._replica.hook_steps
         if hook_steps and step % hook_steps == 0:
             self._wait_for_others(step)
         if fit and totals and fit.has_batch_hooks:

@@ -58,7 +58,7 @@ def take_steps(
         max(replication.executions),
         replicas,
         course.stop,
-        None if replica.mode.is_independent else replica.hook_steps,
+        replica.hook_steps,
         epochs.end if epochs else None,
     )
     gate = HookGate(replica, session, planner.next_hooks, leases)
