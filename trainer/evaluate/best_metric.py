@@ -1,7 +1,7 @@
 """The metric of the held-out split by which the best checkpoint of a run is chosen. No other module decides it.
 
 The setting `best_metric` comes first, then what a callback of the model's file monitors, and then the kind of the loss:
-the AUC of a binary one, an accuracy, or the loss itself.
+the recall of retrieval, the AUC of a binary one, an accuracy, or the loss itself.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.checkpoint.score import LOSS, BestMetric, Mode
 from trainer.errors import ConfigurationError
+from trainer.evaluate import retrieval
 from trainer.models import ACCURACY, Model
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
@@ -19,7 +20,7 @@ VALIDATION = "val_"
 ACCURACIES = ("Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy")
 """The classes of Keras's metrics that stand for the accuracy of a model without a metric of that name."""
 _SMALLER = re.compile(r"loss|err|mse|mae|mape|msle|entropy|divergence|hinge|perplexity|poisson|log_?cosh")
-_LARGER = re.compile(r"acc|auc|precision|recall|f_?(\d|beta|score)|iou|dice|r2|ndcg|kappa|correlation|similarity")
+_LARGER = re.compile(r"acc|auc|precision|recall|f_?(\d|beta|score)|iou|dice|r2|ndcg|mrr|kappa|correlation|similarity")
 """Names of metrics of which smaller, or larger values are better, where Keras does not say it."""
 
 
@@ -59,6 +60,8 @@ def choose(model: Model, setting: str | None, callbacks: Sequence[Any] = ()) -> 
             return BestMetric(
                 name, "max" if known == "max" else "min", f"{type(callback).__name__} monitors {callback.monitor}"
             )
+    if retrieval.NAMES[0] in names:
+        return BestMetric(retrieval.NAMES[0], "max")
     if isinstance(model, KerasModel) and model.has_binary_loss and (found := _first(kinds, ("AUC",))):
         return BestMetric(found, "max")
     if found := ACCURACY if ACCURACY in names else _first(kinds, ACCURACIES):
@@ -70,7 +73,7 @@ def _names(model: Model) -> list[str]:
     """The names of what an evaluation measures."""
     with tf.Graph().as_default():
         measured = model.measure([tf1.placeholder(each.dtype, each.shape) for each in model.no_counts])
-    return [LOSS, *measured]
+    return [LOSS, *measured, *(retrieval.NAMES if isinstance(model, KerasModel) and model.towers else ())]
 
 
 def _metrics_of_keras(model: Model, names: Sequence[str]) -> dict[str, Any]:

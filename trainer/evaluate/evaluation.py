@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from trainer.checkpoint.files import GLOBAL_STEP
 from trainer.checkpoint.score import Score
 from trainer.checkpoint.sliced_saver import SlicedSaver
 from trainer.checkpoint.table_files import StoredArrays
+from trainer.data.catalogue import Catalogue
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
 from trainer.evaluate import stored_tables
-from trainer.export import export_writer, saved_model
+from trainer.evaluate.retrieval import VECTORS, Retrieval, figures, placeholders
+from trainer.export import candidate_files, export_writer, saved_model
 from trainer.export.export_folder import LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.models import Model, Parameter, Prediction
 from trainer.models.keras_arrays import FILE
 from trainer.models.keras_model import KerasModel
+from trainer.models.towers import Kind
 from trainer.shards.slots import AVERAGE
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
@@ -55,6 +58,7 @@ class CheckpointEvaluator:
         batch_size: int | None = None,
         most: int = CHUNK,
         device: str = CPU,
+        catalogue: Catalogue | None = None,
     ) -> None:
         """Build the graph.
 
@@ -65,6 +69,10 @@ class CheckpointEvaluator:
             batch_size: Examples per session run; None for `most`, or fewer if these would need much memory.
             most: The examples of a training batch. A loss may depend on those beside it.
             device: Where the model computes.
+            catalogue: All candidates of a model with towers.
+
+        Raises:
+            ConfigurationError: the catalogue does not fit the model.
         """
         self._model, self._test, self._parameters = model, test, parameters
         self.test = test
@@ -81,7 +89,9 @@ class CheckpointEvaluator:
             self._batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in specs]
             self._counts = [tf1.placeholder(count.dtype, count.shape) for count in model.no_counts]
             self._arrays = {name: each.read_value() for name, each in variables.items()}
-            prediction, self._kept = self._predict()
+            self._kept: list[Graph] = []
+            prediction = self._predict()
+            self._retrieval = self._make_retrieval(catalogue) if catalogue else None
             self._outputs = {name: tf.identity(each, scope_name(name)) for name, each in prediction.outputs.items()}
             self._after = [prediction.loss, *prediction.counts]
             self._metrics = model.measure(self._counts)
@@ -106,13 +116,42 @@ class CheckpointEvaluator:
         options = tf1.ConfigProto(device_count=gpus, allow_soft_placement=True)
         self._session = tf1.Session(graph=self._graph, config=options)
 
-    def _predict(self) -> tuple[Prediction, Graph]:
-        """Add the ops of a prediction; return it, and a graph to keep."""
-        if self._tables:
-            return stored_tables.predict(
-                self._model, self._parameters, self._arrays, self._batch, self._counts, self._read_table
-            )
-        return self._model.predict(self._arrays, self._batch, self._counts), self._graph
+    def _predict(self) -> Prediction:
+        """Add the ops of a prediction."""
+        names: list[str] = []
+
+        def build(arrays: Mapping[str, Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+            size = len(self._batch)
+            prediction = self._model.predict(arrays, given[:size], given[size:])
+            names[:] = prediction.outputs
+            return [*prediction.outputs.values(), prediction.loss, *prediction.counts]
+
+        found = self._add(build, [*self._batch, *self._counts])
+        count = len(names)
+        return Prediction(dict(zip(names, found, strict=False)), found[count], found[count + 1 :])
+
+    def _add(
+        self, build: Callable[[Mapping[str, Tensor], Sequence[Tensor]], Sequence[Tensor]], given: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Add the ops of a function of the arrays, whose tables stay in the checkpoint, and of other tensors."""
+        if not self._tables:
+            return build(self._arrays, given)
+        found, kept = stored_tables.add(build, self._parameters, self._arrays, given, self._read_table)
+        self._kept.append(kept)
+        return found
+
+    def _make_retrieval(self, catalogue: Catalogue) -> Retrieval:
+        """Add the towers, and the ranks of the candidates that examples took."""
+        model = self._model
+        assert isinstance(model, KerasModel)  # noqa: S101 - others have no towers
+
+        def embed(kind: Kind, given: Mapping[str, Tensor]) -> Tensor:
+            def build(arrays: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+                return [model.embed(kind, arrays, dict(zip(given, tensors, strict=True)))]
+
+            return self._add(build, [*given.values()])[0]
+
+        return Retrieval(model.name, model.towers, catalogue, embed)
 
     @property
     def _restored(self) -> StoredArrays:
@@ -170,13 +209,18 @@ class CheckpointEvaluator:
         counts: Sequence[Any] = self._model.no_counts
         examples, total_loss = 0, 0.0
         batches = self._read()
+        rank = self._retrieval.ranker(self._run, self._chunk) if self._retrieval else None
+        ranks: list[Array] = []
         while (batch := self._next(batches)) is not None:
             loss, *counts = self._run(
                 self._after, dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
             )
             examples += len(batch[0])
             total_loss += float(loss) * len(batch[0])
-        return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, self.measure(counts))
+            if rank:
+                ranks.append(rank(self._inputs(batch)))
+        found = self.measure(counts) | (figures(np.concatenate(ranks)) if ranks else {})
+        return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, found)
 
     def measure(self, counts: Sequence[Array]) -> dict[str, float]:
         """The metrics by name, from their state."""
@@ -258,6 +302,8 @@ class CheckpointEvaluator:
             logger.info("the model has no call(), so the export has no SavedModel")
         with without_op_callbacks():
             writers = {"SavedModel": self._write_saved_model, FILE: self._save_model}
+            if self._retrieval:
+                writers["candidates"] = self._write_candidates
             export_writer.write(path, writers, self.values, {**facts, **self._output_facts()})
 
     def _output_facts(self) -> dict[str, str]:
@@ -281,7 +327,7 @@ class CheckpointEvaluator:
         else:
             logger.info(f"the export has no model.keras, as its tables have {size / 2**30:.1f} GiB; use the SavedModel")
 
-    def _inputs(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _inputs(self, batch: Sequence[Any]) -> dict[str, Any]:
         """The inputs in a batch, by name; targets follow them."""
         return dict(zip(self._test.signature.inputs, batch, strict=False))
 
@@ -289,7 +335,10 @@ class CheckpointEvaluator:
         if not self._outputs:
             return
         if not self._tables:
-            saved_model.save(folder, self._session, self._inputs(self._batch), self._outputs)
+            found = {saved_model.SIGNATURE: saved_model.Signature(self._inputs(self._batch), self._outputs)}
+            if self._retrieval:
+                found |= _signatures(self._retrieval.inputs, self._retrieval.vectors)
+            saved_model.save(folder, self._session, found)
             return
         with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
             variables = _create_variables(self._parameters)
@@ -298,10 +347,34 @@ class CheckpointEvaluator:
             arrays = {name: each.read_value() for name, each in variables.items()}
             outputs = self._model.predict(arrays, batch, counts).outputs
             named = {name: tf.identity(each, scope_name(name)) for name, each in outputs.items()}
+            found = {saved_model.SIGNATURE: saved_model.Signature(self._inputs(batch), named)}
+            if self._retrieval:
+                found |= self._tower_signatures(arrays)
             of_variable = {name: each.op.name for name, each in variables.items()}
             dense = {of_variable[name]: value for name, value in self._session.run(self._arrays).items()}
             tables = {of_variable[name]: self._restored.rows(self._saved[name]) for name in self._tables}
-            saved_model.save(folder, session, self._inputs(batch), named, SlicedSaver(dense, tables))
+            saved_model.save(folder, session, found, SlicedSaver(dense, tables))
+
+    def _tower_signatures(self, arrays: Mapping[str, Tensor]) -> dict[str, saved_model.Signature]:
+        """Add the towers to the default graph, which has these arrays."""
+        model = self._model
+        assert isinstance(model, KerasModel)  # noqa: S101 - others have no towers
+        inputs = {kind: placeholders(tower) for kind, tower in model.towers.items()}
+        return _signatures(inputs, {kind: model.embed(kind, arrays, given) for kind, given in inputs.items()})
+
+    def _write_candidates(self, folder: Path) -> None:
+        """Write the vectors of all candidates, by what identifies them."""
+        retrieval = self._retrieval
+        assert retrieval  # noqa: S101
+        vectors = retrieval.candidate_vectors(self._run, self._chunk)
+        candidate_files.write(folder, retrieval.ids, retrieval.catalogue.names, vectors)
+
+
+def _signatures(
+    inputs: Mapping[Kind, Mapping[str, Tensor]], vectors: Mapping[Kind, Tensor]
+) -> dict[str, saved_model.Signature]:
+    """A signature for each tower."""
+    return {kind: saved_model.Signature(given, {VECTORS: vectors[kind]}) for kind, given in inputs.items()}
 
 
 def _create_variables(parameters: Mapping[str, Parameter]) -> dict[str, Variable]:

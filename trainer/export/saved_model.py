@@ -41,13 +41,14 @@ def has_signature(folder: Path, what: str) -> bool:
     return any(SERVE in graph.meta_info_def.tags and SIGNATURE in graph.signature_def for graph in content.meta_graphs)
 
 
-def load(folder: Path, what: str, devices: Mapping[str, int] | None = None) -> LoadedModel:
-    """Load the model of a folder with its signature `serving_default`.
+def load(folder: Path, what: str, devices: Mapping[str, int] | None = None, signature: str = SIGNATURE) -> LoadedModel:
+    """Load the model of a folder with one of its signatures.
 
     Args:
         folder: It has saved_model.pb.
         what: What errors call the model, such as "A: the model runs/mine": the folder may be a temporary copy.
         devices: The most devices of each type that its session uses, such as {"GPU": 0}; by default all.
+        signature: The name of the signature.
 
     Raises:
         ConfigurationError: it is damaged, or has no such signature.
@@ -58,32 +59,36 @@ def load(folder: Path, what: str, devices: Mapping[str, int] | None = None) -> L
             signatures = tf1.saved_model.load(session, [SERVE], str(folder)).signature_def
     except (tf.errors.OpError, OSError, ValueError, RuntimeError, DecodeError) as error:
         raise _damage(what, error) from None
-    if SIGNATURE not in signatures:
-        raise ConfigurationError(f"{what} has no signature {SIGNATURE}; export it with one.")
-    tensor, signature = session.graph.get_tensor_by_name, signatures[SIGNATURE]
+    if signature not in signatures:
+        raise ConfigurationError(f"{what} has no signature {signature}; export it with one.")
+    tensor, found = session.graph.get_tensor_by_name, signatures[signature]
     return LoadedModel(
         session,
-        {name: tensor(info.name) for name, info in sorted(signature.inputs.items())},
-        {name: tensor(info.name) for name, info in sorted(signature.outputs.items())},
+        {name: tensor(info.name) for name, info in sorted(found.inputs.items())},
+        {name: tensor(info.name) for name, info in sorted(found.outputs.items())},
     )
 
 
-def save(
-    folder: Path, session: Session, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], saver: Any = None
-) -> None:
+class Signature(NamedTuple):
+    """Input and output tensors by name."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+
+def save(folder: Path, session: Session, signatures: Mapping[str, Signature], saver: Any = None) -> None:
     """Write the graph of a session and its variables as a SavedModel.
 
     Args:
         folder: Its folder, which does not exist yet.
         session: The session.
-        inputs: The input tensors of the signature by name.
-        outputs: The output tensors by name.
+        signatures: The signatures by name.
         saver: What saves the variables, if not TensorFlow's own saver.
     """
     with session.graph.as_default():
         builder = tf1.saved_model.Builder(str(folder))
-        signature = tf1.saved_model.predict_signature_def(inputs, outputs)
-        builder.add_meta_graph_and_variables(session, [SERVE], {SIGNATURE: signature}, saver=saver)
+        made = {name: tf1.saved_model.predict_signature_def(*each) for name, each in signatures.items()}
+        builder.add_meta_graph_and_variables(session, [SERVE], made, saver=saver)
         builder.save()
 
 

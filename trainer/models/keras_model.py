@@ -24,12 +24,14 @@ from trainer.models import (
     keras_arrays,
     keras_loader,
     own_train_step,
+    towers,
 )
 from trainer.models.keras_arrays import KerasArrays
 from trainer.models.keras_computation import KerasComputation, element, ends_in_softmax, unpack
 from trainer.models.keras_metrics import KerasMetrics
 from trainer.models.large_variables import LargeVariables
 from trainer.models.op_template import OpTemplate, trace
+from trainer.models.towers import Kind, Towers
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Tensor
@@ -47,6 +49,7 @@ class KerasModel:
         class_weight: Mapping[int, float] | None = None,
         table_rows: int | None = None,
         has_callbacks: bool = False,
+        towers: Callable[..., Any] | None = None,
     ) -> None:
         """Take the function of a model file.
 
@@ -58,7 +61,11 @@ class KerasModel:
             class_weight: The weight in the loss of examples with each label.
             table_rows: The rows from which on an array may be a table; None if none is.
             has_callbacks: Whether callbacks may set variables of the file that are no weights of the model.
+            towers: The file's function that returns the towers of a model for retrieval.
         """
+        self._towers_of = towers
+        self.towers: Towers = {}
+        """Those of a model for retrieval, after `parameters`."""
         self._has_callbacks = has_callbacks
         self._table_rows = table_rows
         self.fixed_batch: int | None = None
@@ -72,6 +79,11 @@ class KerasModel:
         self._large = LargeVariables()
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
+
+    @property
+    def name(self) -> str:
+        """That of the model's file."""
+        return self._name
 
     @property
     def network(self) -> Any:
@@ -154,6 +166,9 @@ class KerasModel:
                 parameters = self._read_arrays(inputs)
         if self.has_own_step or own_train_step.overrides(self._model, "test_step"):
             self._try_prediction()
+        if self._towers_of:
+            with eager_mode():
+                self.towers = towers.make(self._name, self._towers_of, self._model, signature)
         return parameters
 
     def _make(self, signature: Signature | None) -> None:
@@ -241,6 +256,24 @@ class KerasModel:
         tensors = self._add("prediction", compute, values, list(batch), list(counts))
         outputs, (loss, *after) = [_without_waiting(each) for each in tensors[: len(names)]], tensors[len(names) :]
         return Prediction(dict(zip(names, outputs, strict=True)), loss, after)
+
+    def embed(self, kind: Kind, arrays: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+        """Add the ops of a tower to the default graph, and return its vectors, float32 [batch, dim].
+
+        Args:
+            kind: Which one.
+            arrays: The model's arrays by name.
+            inputs: Those of the tower, by name.
+        """
+
+        def compute(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+            counts = [tf.constant(each) for each in self.no_counts]
+            with self._computation.scope(self.arrays.given(values), counts, tf.zeros([2], tf.int32)):
+                vectors = self.towers[kind].call(dict(zip(self.towers[kind].inputs, inputs, strict=True)))
+            return [tf.cast(vectors, tf.float32)]
+
+        values = [arrays[name] for name in self.arrays.names]
+        return self._add(f"{kind}_tower", compute, values, list(inputs.values()))[0]
 
     def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
         names: list[str] = []

@@ -15,7 +15,7 @@ from typing import cast
 
 from trainer.config import BUILT_IN_MODELS, RunSettings
 from trainer.errors import ConfigurationError
-from trainer.models import Model, ModelFunctions, scripts
+from trainer.models import Model, ModelFunctions, scripts, towers
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow.private import eager_mode
@@ -134,6 +134,7 @@ def model_of(
             class_weight,
             settings.table_rows,
             has_callbacks,
+            getattr(module, towers.FUNCTION, None),
         )
     if settings.initial_weights:
         raise ConfigurationError(

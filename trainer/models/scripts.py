@@ -10,7 +10,7 @@ OF_KERAS = {
     *("steps_per_epoch", "validation_data", "validation_split", "validation_steps", "verbose"),
 }
 """Arguments that Keras's `fit` takes, and that of a scaler does not."""
-CALLED = ("model", "train_data", "test_data", "train_files", "fit_arguments")
+CALLED = ("model", "train_data", "test_data", "train_files", "fit_arguments", "towers", "candidates")
 """The functions of a model file that the trainer calls."""
 NEAR = 0.85
 """How alike a misspelt name is, by `difflib`."""

@@ -5,12 +5,15 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from trainer.checkpoint.score import BestMetric
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.data import fit_arguments
+from trainer.data import catalogue, fit_arguments
+from trainer.data.catalogue import Catalogue
+from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
@@ -21,7 +24,7 @@ from trainer.evaluate import best_metric
 from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
 from trainer.mode import Mode
-from trainer.models import Model, Parameter, model_files
+from trainer.models import Model, Parameter, model_files, towers
 from trainer.models.keras_model import KerasModel
 from trainer.problem import column_files, data_sets, data_version
 from trainer.problem.column_files import COLUMNS
@@ -51,6 +54,8 @@ class Problem:
     """The passes over the training data, or those of the model's file; None if its size is not known."""
     best_metric: BestMetric
     """That by which the best checkpoint is chosen."""
+    catalogue: Catalogue | None = None
+    """All candidates of a model for retrieval."""
 
     @property
     def summary(self) -> str:
@@ -92,7 +97,7 @@ class Problem:
         """Return an evaluator of checkpoints on the held-out split, which computes on this device."""
         held_out, settings = self.dataset.test, self.settings
         sizes = settings.eval_batch_size, settings.batch_size
-        return CheckpointEvaluator(self.model, self.parameters, held_out, *sizes, device)
+        return CheckpointEvaluator(self.model, self.parameters, held_out, *sizes, device, self.catalogue)
 
 
 def load(settings: Settings, cluster: Cluster | None) -> Problem:
@@ -144,8 +149,23 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
             "multiple; let test_data() give others."
         )
     identity = describe(settings.model, parameters, dataset)
+    found = _catalogue(model, module, settings)
     metric = best_metric.choose(model, settings.best_metric, fit.callbacks)
-    return Problem(dataset, model, parameters, identity, mode, settings, fit, epochs, metric)
+    return Problem(dataset, model, parameters, identity, mode, settings, fit, epochs, metric, found)
+
+
+def _catalogue(model: Model, module: ModuleType, settings: Settings) -> Catalogue | None:
+    """The candidates of a model with towers."""
+    found = catalogue.load(
+        module, settings.model, DataContext(settings.data_dir, settings.batch_size, settings.seed, 0, 1)
+    )
+    has_towers = isinstance(model, KerasModel) and bool(model.towers)
+    if has_towers == (found is not None):
+        return found
+    has, lacks = (towers.FUNCTION, catalogue.FUNCTION) if has_towers else (catalogue.FUNCTION, towers.FUNCTION)
+    raise ConfigurationError(
+        f"model={settings.model}: it has the function {has}(), but no {lacks}(); retrieval needs both."
+    )
 
 
 def _find_epochs(settings: Settings, mode: Mode, dataset: Dataset, wants_epochs: bool) -> Epochs | None:
