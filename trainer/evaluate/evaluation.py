@@ -19,7 +19,7 @@ from trainer.errors import ModelError
 from trainer.evaluate import stored_tables
 from trainer.evaluate.retrieval import VECTORS, Retrieval, figures, placeholders
 from trainer.export import candidate_files, export_writer, saved_model
-from trainer.export.export_folder import LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
+from trainer.export.export_folder import CANDIDATE, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.models import Model, Parameter, Prediction
 from trainer.models.keras_arrays import FILE
 from trainer.models.keras_model import KerasModel
@@ -307,7 +307,9 @@ class CheckpointEvaluator:
             export_writer.write(path, writers, self.values, {**facts, **self._output_facts()})
 
     def _output_facts(self) -> dict[str, str]:
-        """What a classifier gives, if `trainer models compare` takes it."""
+        """What a classifier gives, if `trainer models compare` takes it, and what identifies a candidate."""
+        if self._retrieval:
+            return {CANDIDATE: self._retrieval.identifier}
         if self.classifies:
             is_one = self._outputs[PROBABILITIES].shape.rank == 2 and self.test.signature.has_labels
             return {OUTPUT: PROBABILITIES} if is_one else {}

@@ -74,6 +74,11 @@ class Retrieval:
         self._above, self._not_below = _counts(self._query, self._own, self._block)
 
     @property
+    def identifier(self) -> str:
+        """The input that identifies a candidate."""
+        return self._towers[CANDIDATE].id
+
+    @property
     def ids(self) -> Array:
         """What identifies the candidates, whole numbers or texts [n]."""
         return self._ids

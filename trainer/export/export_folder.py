@@ -15,6 +15,8 @@ DATA = "data.json"
 OUTPUT = "output"
 """The fact what a classifier gives: PROBABILITIES of its classes or, by one number for each example, the PROBABILITY or
 the LOGIT of the second of two classes."""
+CANDIDATE = "candidate"
+"""The fact which input identifies a candidate of a retrieval model."""
 PROBABILITIES, PROBABILITY, LOGIT = "probabilities", "probability", "logit"
 SAVED_MODEL_FILES = (SAVED_MODEL, "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra")
 """The files and folders that TensorFlow and Keras write for a SavedModel."""

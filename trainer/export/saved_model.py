@@ -1,6 +1,7 @@
 """Saves a session as a SavedModel, and loads one into a session, with the tensors of its signature."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,15 @@ def load(folder: Path, what: str, devices: Mapping[str, int] | None = None, sign
         {name: tensor(info.name) for name, info in sorted(found.inputs.items())},
         {name: tensor(info.name) for name, info in sorted(found.outputs.items())},
     )
+
+
+@contextlib.contextmanager
+def errors(what: str) -> Iterator[None]:
+    """Convert an error of the model in a run of its session, such as of an id that it does not know."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ConfigurationError(f"{what} cannot use these values: {brief(error).rstrip('.')}.") from None
 
 
 class Signature(NamedTuple):

@@ -9,31 +9,25 @@ import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns.names import SHOWN, find, has_columns
-from trainer.data.columns.plan import Plan, from_json
+from trainer.data.columns.names import find, has_columns
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
-from trainer.export.export_folder import DATA, read_facts
 from trainer.results import named_model
 from trainer.results.classifier import SavedModel
+from trainer.results.column_rows import Batch, open_columns, plan_for, plan_of, rows
 from trainer.results.named_model import open_model
-
-if TYPE_CHECKING:
-    from trainer.data.columns.folder import Folder
 
 BATCH_IMAGES = 200
 ROW = "row"
 """The name of the column of the numbers of rows, which have no ids."""
 CSV_FILE, PARQUET_FILE = "predictions.csv", "predictions.parquet"
-Batch: TypeAlias = tuple[Sequence[str | int], Mapping[str, Array]]
-"""The names of some images or rows, and the inputs of the model for them."""
 SUM_TOLERANCE = 1e-3
 """How far the sum of probabilities may be from 1, which float32 does not reach exactly."""
 
@@ -47,8 +41,8 @@ def add(commands: Any) -> None:
         description="Predict the class of each image in a folder, and in its folders, or of each row of a CSV or a\n"
         "Parquet file. Images are converted to the size and channels of the model's input. A table has the columns\n"
         f"that the model was trained on. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a row for each image\n"
-        "or row, with its file or number, the predicted class, its probability, and that of each class. A model that\n"
-        "predicts values for each row gives those.",
+        "or row, with its file or number, the predicted class, its probability, and that of each class. Of a model\n"
+        "that does not classify, it has the outputs, with a column for each number.",
     )
     predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
     predict.add_argument(
@@ -95,10 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
         SavedModel(named.folder, what, takes_values=True, threshold=arguments.threshold) as model,
         contextlib.ExitStack() as stack,
     ):
-        if plan := plan_of(named.folder):
-            thing, folder = "row", _open(place, plan, model)
+        if plan := plan_of(named.folder) or (
+            plan_for(model.inputs) if find(place) and not model.takes_pictures else None
+        ):
+            thing, folder = "row", open_columns(place, "--data", plan, model.what)
             id_column = plan.id if plan.id in folder.types else None
-            key, batches = id_column or ROW, _rows(folder, id_column, plan, skipped)
+            key, batches = id_column or ROW, rows(folder, id_column, plan, skipped)
         else:
             thing, key, batches = "image", "file", _images(_files(place, model), place, model, skipped)
         writer = stack.enter_context(_Writer(arguments.output, key, model))
@@ -116,13 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def plan_of(folder: Path) -> Plan | None:
-    """What a model takes of files with columns; None if it takes something else."""
-    with contextlib.suppress(ValueError):
-        return from_json(read_facts(folder / DATA).get("plan"))
-    return None
-
-
 def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
     """The images of a folder that can be read."""
     shape = model.picture_shape()
@@ -136,39 +125,6 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
                 skipped.add(str(file), str(error))
         if images:
             yield names, {"images": np.stack(images)}
-
-
-def _open(place: Path, plan: Plan, model: SavedModel) -> "Folder":
-    """The files with the columns that a model takes, read as those were on which it was trained."""
-    from trainer.data.columns.folder import open_folder  # it needs pyarrow
-
-    if not find(place):
-        raise ConfigurationError(
-            f"--data: {place} has no files with columns, which {model.what} takes; name a file whose name ends in "
-            f"{SHOWN}."
-        )
-    texts = [name for each in plan.inputs if each.dtype == "string" and not each.shape for name in each.reads]
-    folder = open_folder(str(place), "data", readings=plan.readings)
-    if absent := [name for name in plan.reads if name not in folder.types]:
-        them = "it" if len(absent) == 1 else "them"
-        raise ConfigurationError(
-            f"--data: {place} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
-        )
-    return folder.as_written([*texts, *([plan.id] if plan.id else [])])
-
-
-def _rows(folder: "Folder", id_column: str | None, plan: Plan, skipped: Skipped) -> Iterator[Batch]:
-    """The rows of files with columns, by their ids or numbers, as the model takes them."""
-    from trainer.data.columns import arrays
-
-    columns = [*dict.fromkeys([*plan.reads, *([id_column] if id_column else [])])]
-    start = 0
-    for path in folder.files.paths:
-        first = start
-        for batch in folder.read(path, columns, skipped):
-            ids = batch[id_column].cast("string").to_pylist() if id_column else range(start, start + len(batch))
-            yield ids, arrays.inputs(batch, plan, str(path), start - first)
-            start += len(batch)
 
 
 def _files(folder: Path, model: SavedModel) -> Sequence[Path]:
@@ -252,8 +208,7 @@ class _Writer:
         written: dict[str, Any] = {self._key: names}
         model = self._model
         if not model.classes:
-            several = [f"prediction_{index}" for index in range(predictions.shape[1])]
-            return written | dict(zip(several if len(several) > 1 else ["prediction"], predictions.T, strict=True))
+            return written | dict(zip(model.value_names, predictions.T, strict=True))
         labels, classes = model.classify(predictions), np.array(model.class_names)
         written["prediction"] = classes[labels] if model.has_class_names else labels
         written["probability"] = predictions[np.arange(len(labels)), labels]

@@ -15,6 +15,8 @@ from trainer.results.predictions import Predictions
 from trainer.telemetry import pictures
 from trainer.tensorflow.batch_memory import fitting
 
+PREDICTION = "prediction"
+"""What the only output of a model that predicts values is called."""
 CHUNK = 1000
 """Examples per session run, at most."""
 KEPT = 500
@@ -39,13 +41,10 @@ class SavedModel:
             ConfigurationError: it is damaged, or it does not classify.
         """
         self.what, self._threshold = what, threshold
-        self._session, self._inputs, outputs = saved_model.load(folder, what, {"GPU": 0})
-        if PROBABILITIES not in outputs and len(outputs) == 1:
-            (self._output,) = outputs.values()
-        else:
-            self._output = outputs.get(PROBABILITIES)
-        shape = [] if self._output is None or self._output.shape.rank is None else self._output.shape.as_list()
-        facts, last = read_facts(folder / DATA), "" if self._output is None else _last_op(self._output)
+        self._session, self.inputs, outputs = saved_model.load(folder, what, {"GPU": 0})
+        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs.get(PROBABILITIES)
+        shape = [] if only is None or only.shape.rank is None else only.shape.as_list()
+        facts, last = read_facts(folder / DATA), "" if only is None else _last_op(only)
         is_sigmoid = last == "Sigmoid" and (not takes_values or len(class_names(folder)) == 2)
         self._is_binary = shape in ([None], [None, 1]) and (facts.get(OUTPUT) in (PROBABILITY, LOGIT) or is_sigmoid)
         self._gives_logit = facts.get(OUTPUT) == LOGIT
@@ -54,18 +53,40 @@ class SavedModel:
         classes = 0 if len(shape) != 2 or shape[1] == 1 or has_values else shape[1] or 0
         self.classes = 2 if self._is_binary else classes
         """The number of classes; 0 if it predicts values."""
-        if not self.classes and not (takes_values and len(shape) in (1, 2) and None not in shape[1:]):
-            found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
-            raise ConfigurationError(
-                f"{what} is not a classifier: an output {PROBABILITIES} [n, classes], or one probability of the second "
-                f"of two classes, was expected, not {found}."
-            )
+        self._outputs: Mapping[str, Any] = outputs if len(outputs) > 1 and not self.classes else {PREDICTION: only}
+        """What it predicts, by the names of columns."""
+        if not self.classes:
+            self._check_values(outputs, takes_values)
         self.batch_size = fitting(self._session.graph, CHUNK)
         """Examples per session run."""
         known = class_names(folder)[: self.classes]
         self.has_class_names = bool(known)
         self.class_names = [*known, *map(str, range(len(known), self.classes))]
         """The names of the classes; those without a name have their label."""
+
+    def _check_values(self, outputs: Mapping[str, Any], takes_values: bool) -> None:
+        """Raise an error if values are not taken, or if the number of those of an example is not known."""
+        found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
+        if not takes_values:
+            raise ConfigurationError(
+                f"{self.what} is not a classifier: an output {PROBABILITIES} [n, classes], or one probability of the "
+                f"second of two classes, was expected, not {found}."
+            )
+        if not all(each.shape.rank and None not in each.shape.as_list()[1:] for each in outputs.values()):
+            raise ConfigurationError(
+                f"{self.what} gives {found}, but outputs [n, …] with a fixed number of values for each example were "
+                "expected; let the layers give such shapes."
+            )
+
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the numbers that it predicts: those of outputs, with the places in an array, as `output_0_3`."""
+        sizes = {name: each.shape.as_list()[1:] for name, each in self._outputs.items()}
+        return [
+            "_".join([name, *map(str, place)])
+            for name, size in sizes.items()
+            for place in (np.ndindex(*size) if size != [1] else [()])
+        ]
 
     def __enter__(self) -> "SavedModel":
         return self
@@ -83,12 +104,12 @@ class SavedModel:
         _, targets, _ = signature.pack(signature.specs)
         if not isinstance(targets, ArraySpec) or targets.shape not in ((), (1,), (self.classes,)):
             raise ConfigurationError("the examples have no class labels; name a data set with labels.")
-        fits = len(specs) == len(self._inputs) and all(
+        fits = len(specs) == len(self.inputs) and all(
             tensor.shape.is_compatible_with([None, *spec.shape]) and tensor.dtype.name == spec.dtype
             for tensor, spec in zip(self._in_order(specs), specs.values(), strict=True)
         )
         if not fits:
-            taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self._inputs.items())
+            taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self.inputs.items())
             given = ", ".join(f"{key} {spec}" for key, spec in specs.items())
             raise ConfigurationError(
                 f"{self.what} takes {taken}, but an example of the data is {given}; name the "
@@ -100,18 +121,28 @@ class SavedModel:
                 f"{signature.classes - 1}; name the data that the model was trained on."
             )
 
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether its only input is a picture."""
+        return self._picture_shape() is not None
+
+    def _picture_shape(self) -> tuple[int, int, int] | None:
+        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self.inputs.values()]
+        if len(shapes) == 1 and len(shapes[0]) == 4 and all(shapes[0][1:]) and shapes[0][3] in CHANNELS:
+            (tensor,) = self.inputs.values()
+            if tensor.dtype.name == "float32":
+                return shapes[0][1], shapes[0][2], shapes[0][3]
+        return None
+
     def picture_shape(self) -> tuple[int, int, int]:
         """Height, width and channels of the pictures that the model takes.
 
         Raises:
             ConfigurationError: it takes something else.
         """
-        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self._inputs.values()]
-        if len(shapes) == 1 and len(shapes[0]) == 4 and all(shapes[0][1:]) and shapes[0][3] in CHANNELS:
-            (tensor,) = self._inputs.values()
-            if tensor.dtype.name == "float32":
-                return shapes[0][1], shapes[0][2], shapes[0][3]
-        taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self._inputs.items())
+        if found := self._picture_shape():
+            return found
+        taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self.inputs.items())
         raise ConfigurationError(
             f"{self.what} takes {taken}, but images as float32 [n, height, width, channels] "
             "were expected; name a model of images."
@@ -119,14 +150,18 @@ class SavedModel:
 
     def _in_order(self, specs: Mapping[str, Any]) -> list[Any]:
         """The input tensors in the order of the examples' inputs. A single input may have any name."""
-        if len(self._inputs) == 1:
-            return [*self._inputs.values()]
-        return [self._inputs[name] for name in specs if name in self._inputs]
+        if len(self.inputs) == 1:
+            return [*self.inputs.values()]
+        return [self.inputs[name] for name in specs if name in self.inputs]
 
     def predict(self, inputs: Mapping[str, Array]) -> Array:
         """The probabilities, or logits, of a batch, [n, classes]; or its values, [n, k]."""
         feeds = dict(zip(self._in_order(inputs), inputs.values(), strict=True))
-        found = np.asarray(self._session.run(self._output, feeds))
+        with saved_model.errors(self.what):
+            arrays = [np.asarray(each) for each in self._session.run(list(self._outputs.values()), feeds)]
+        if not self.classes:
+            return np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)
+        (found,) = arrays
         if not self._is_binary:
             return found.reshape(len(found), -1)
         second = found.reshape(-1).astype(np.float64)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trainer.config import Parser
 from trainer.mlflow import publish
-from trainer.results import batch_inference, compare, delta
+from trainer.results import batch_inference, compare, delta, recommend
 
 
 def main(words: Sequence[str]) -> int:
@@ -18,6 +18,7 @@ def main(words: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     compare.add(commands)
     batch_inference.add(commands)
+    recommend.add(commands)
     delta.add(commands)
     publish.add(commands)
     arguments = parser.read(words)

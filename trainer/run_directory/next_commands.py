@@ -22,6 +22,9 @@ def next_commands(directory: TrainingDirectory, result: Mapping[str, Any]) -> It
     if (data := _data_to_predict(result)) and is_exported:
         words = ("--data", data, "--output", "predictions")
         yield command_line("trainer", "models", "predict", directory, *words), "what it predicts for other data"
+    if "test_recall_at_10" in result and is_exported:
+        words = ("--queries", "FILE.csv", "--output", "recommendations.csv")
+        yield command_line("trainer", "models", "recommend", directory, *words), "what it recommends for other queries"
     if earlier := None if directory.uri else _earlier_run(directory.path, result):
         yield command_line("trainer", "models", "compare", earlier, directory), "with the last run on this data"
 
