@@ -70,9 +70,6 @@ class CheckpointEvaluator:
             most: The examples of a training batch. A loss may depend on those beside it.
             device: Where the model computes.
             catalogue: All candidates of a model with towers.
-
-        Raises:
-            ConfigurationError: the catalogue does not fit the model.
         """
         self._model, self._test, self._parameters = model, test, parameters
         self.test = test
@@ -151,7 +148,7 @@ class CheckpointEvaluator:
 
             return self._add(build, [*given.values()])[0]
 
-        return Retrieval(model.name, model.towers, catalogue, embed)
+        return Retrieval(model.towers, catalogue, embed)
 
     @property
     def _restored(self) -> StoredArrays:

@@ -39,18 +39,14 @@ class Retrieval:
     """The towers and the ranks in the default graph, for the candidates of a catalogue."""
 
     def __init__(
-        self, name: str, towers: Towers, catalogue: Catalogue, embed: Callable[[Kind, Mapping[str, Tensor]], Tensor]
+        self, towers: Towers, catalogue: Catalogue, embed: Callable[[Kind, Mapping[str, Tensor]], Tensor]
     ) -> None:
         """Add the ops.
 
         Args:
-            name: That of the model, for errors.
             towers: Those of the model.
-            catalogue: All candidates.
+            catalogue: All candidates, as `fitted` returns it.
             embed: Adds the ops that give the vectors of a tower for these inputs by name.
-
-        Raises:
-            ConfigurationError: the catalogue does not fit the candidate tower.
         """
         self.catalogue = catalogue
         self._towers = towers
@@ -60,15 +56,11 @@ class Retrieval:
             kind: tf.identity(embed(kind, given), f"{kind}_{VECTORS}") for kind, given in self.inputs.items()
         }
         """What each tower gives, float32 [batch, dim]."""
-        self._candidates = _fitting(name, towers[CANDIDATE], catalogue)
-        self._ids = _comparable(self._candidates[towers[CANDIDATE].id])
-        self._order = np.argsort(self._ids, kind="stable")
-        ordered = self._ids[self._order]
-        if len(twice := ordered[1:][ordered[1:] == ordered[:-1]]):
-            raise ConfigurationError(
-                f"model={name}: candidates() has {towers[CANDIDATE].id} {twice[0]} twice; return each candidate once."
-            )
+        self.ids = comparable(catalogue.inputs[self.identifier])
+        """What identifies the candidates, whole numbers or texts [n]."""
+        self._order = np.argsort(self.ids, kind="stable")
         self._told = False
+        """Whether the log says that the catalogue lacks a candidate."""
         dim = self.vectors[QUERY].shape[-1]
         self._query, self._own, self._block = (tf1.placeholder(tf.float32, [None, dim]) for _ in range(3))
         self._above, self._not_below = _counts(self._query, self._own, self._block)
@@ -78,16 +70,11 @@ class Retrieval:
         """The input that identifies a candidate."""
         return self._towers[CANDIDATE].id
 
-    @property
-    def ids(self) -> Array:
-        """What identifies the candidates, whole numbers or texts [n]."""
-        return self._ids
-
     def candidate_vectors(self, run: Run, size: int) -> npt.NDArray[np.float32]:
         """The vectors of all candidates, float32 [n, dim], computed in batches of a size."""
         found = []
         for start in range(0, len(self.catalogue), size):
-            given = [each[start : start + size] for each in self._candidates.values()]
+            given = [each[start : start + size] for each in self.catalogue.inputs.values()]
             feeds = dict(zip(self.inputs[CANDIDATE].values(), given, strict=True))
             found.append(run(self.vectors[CANDIDATE], feeds))
         return np.concatenate(found)
@@ -106,10 +93,10 @@ class Retrieval:
 
     def _ranks(self, run: Run, candidates: npt.NDArray[np.float32], inputs: Mapping[str, Array]) -> Array:
         query = run(self.vectors[QUERY], {each: inputs[name] for name, each in self.inputs[QUERY].items()})
-        taken = _comparable(inputs[self._towers[CANDIDATE].id])
-        places = np.searchsorted(self._ids, taken, sorter=self._order).clip(max=len(self._ids) - 1)
+        taken = comparable(inputs[self.identifier])
+        places = np.searchsorted(self.ids, taken, sorter=self._order).clip(max=len(self.ids) - 1)
         own = self._order[places]
-        is_known = self._ids[own] == taken
+        is_known = self.ids[own] == taken
         above, not_below = np.zeros(len(query)), np.zeros(len(query))
         feeds = {self._query: query, self._own: candidates[own]}
         for start in range(0, len(candidates), BLOCK):
@@ -117,7 +104,7 @@ class Retrieval:
             above, not_below = above + found[0], not_below + found[1]
         if not is_known.all() and not self._told:
             self._told = True
-            lacking = f"{self._towers[CANDIDATE].id} {taken[~is_known][0]}"
+            lacking = f"{self.identifier} {taken[~is_known][0]}"
             logger.warning(f"candidates() lacks {lacking} of a held-out example; such examples count as not found")
         return np.where(is_known, 1 + (above + not_below - 1) / 2, np.inf)
 
@@ -145,11 +132,20 @@ def placeholders(tower: Tower) -> dict[str, Tensor]:
     return {name: tf1.placeholder(spec.dtype, [None, *spec.shape]) for name, spec in tower.inputs.items()}
 
 
-def _fitting(name: str, tower: Tower, catalogue: Catalogue) -> dict[str, Array]:
-    """The inputs of the candidate tower for a catalogue, in their order and types."""
+def fitted(name: str, tower: Tower, catalogue: Catalogue) -> Catalogue:
+    """A catalogue with the inputs of the candidate tower, in their order and types.
+
+    Raises:
+        ConfigurationError: it does not fit the tower, or has a candidate twice.
+    """
     given, wanted = catalogue.inputs, tower.inputs
     if [*given] == [""] and len(wanted) == 1:
         given = {next(iter(wanted)): given[""]}
+    elif [*given] == [""]:
+        raise ConfigurationError(
+            f"model={name}: candidates() returned one array, but the candidate tower takes {', '.join(wanted)}; return "
+            "a dictionary of these."
+        )
     problems = [f"has no {each}" for each in wanted if each not in given]
     problems += [f"has {each}, which the candidate tower does not take" for each in given if each not in wanted]
     for key, spec in wanted.items():
@@ -166,13 +162,17 @@ def _fitting(name: str, tower: Tower, catalogue: Catalogue) -> dict[str, Array]:
             f"model={name}: candidates() {'; '.join(problems)}; return the inputs of the candidate tower by name: "
             f"{', '.join(wanted)}."
         )
-    return {
-        key: given[key] if spec.dtype == "string" else given[key].astype(spec.dtype) for key, spec in wanted.items()
-    }
+    inputs = {key: given[key].astype(object if spec.dtype == "string" else spec.dtype) for key, spec in wanted.items()}
+    ordered = np.sort(comparable(inputs[tower.id]))
+    if len(twice := ordered[1:][ordered[1:] == ordered[:-1]]):
+        raise ConfigurationError(
+            f"model={name}: candidates() has {tower.id} {twice[0]} twice; return each candidate once."
+        )
+    return Catalogue(inputs, catalogue.names)
 
 
-def _comparable(ids: Array) -> Array:
-    """Whole numbers or texts [n], to sort and to search."""
+def comparable(ids: Array) -> Array:
+    """What identifies candidates: whole numbers or texts [n], to sort and to search."""
     flat = ids.reshape(-1)
     if flat.dtype != object:
         return flat

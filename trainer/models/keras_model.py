@@ -81,11 +81,6 @@ class KerasModel:
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
 
     @property
-    def name(self) -> str:
-        """That of the model's file."""
-        return self._name
-
-    @property
     def network(self) -> Any:
         """The Keras model, whose variables have values."""
         self._fill_large()

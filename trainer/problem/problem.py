@@ -20,7 +20,7 @@ from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
-from trainer.evaluate import best_metric
+from trainer.evaluate import best_metric, retrieval
 from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
 from trainer.mode import Mode
@@ -159,10 +159,12 @@ def _catalogue(model: Model, module: ModuleType, settings: Settings) -> Catalogu
     found = catalogue.load(
         module, settings.model, DataContext(settings.data_dir, settings.batch_size, settings.seed, 0, 1)
     )
-    has_towers = isinstance(model, KerasModel) and bool(model.towers)
-    if has_towers == (found is not None):
-        return found
-    has, lacks = (towers.FUNCTION, catalogue.FUNCTION) if has_towers else (catalogue.FUNCTION, towers.FUNCTION)
+    pair = model.towers if isinstance(model, KerasModel) else {}
+    if found and pair:
+        return retrieval.fitted(settings.model, pair[towers.CANDIDATE], found)
+    if not found and not pair:
+        return None
+    has, lacks = (towers.FUNCTION, catalogue.FUNCTION) if pair else (catalogue.FUNCTION, towers.FUNCTION)
     raise ConfigurationError(
         f"model={settings.model}: it has the function {has}(), but no {lacks}(); retrieval needs both."
     )
