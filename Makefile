@@ -6,6 +6,7 @@ TRAINER_IMAGE := distributed-tensorflow/trainer
 SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
 RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
+ROW_OPS := $(VENV)/.row-ops-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
@@ -15,6 +16,7 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## install what development needs into .venv, 3 GB (requires Python 3.10 to 3.13)
+	@$(COMPILE_ROW_OPS)
 
 # Each writes its stamp at the end. A .venv from `make setup` has all that `make run` needs.
 INSTALL = $(CHECK_PYTHON) && $(PYTHON) hack/install.py
@@ -27,7 +29,12 @@ $(RUN): constraints/cpu.txt constraints/uv.txt pyproject.toml
 $(SETUP): constraints/dev.txt constraints/uv.txt pyproject.toml
 	@$(INSTALL) setup
 
+# Ops on rows of tables, which need a compiler of C++; without one, TensorFlow's own do.
+COMPILE_ROW_OPS = [ $(ROW_OPS) -nt trainer/kernels/row_ops.cc ] || { $(BIN)/python -m trainer.kernels \
+	  || echo 'so the ops of TensorFlow update rows of tables'; touch $(ROW_OPS); }
+
 run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this machine, with one parameter server and two workers
+	@$(COMPILE_ROW_OPS)
 	@$(BIN)/trainer launch --ps 1 --workers 2
 
 # Two parameter servers and two workers; two workers that sum their gradients, compared with a single process.
@@ -35,7 +42,7 @@ LAUNCHES := $(addprefix tests/processes/test_launch.py::,test_a_run_writes_the_d
 	test_allreduce_replicas_learn_as_well_as_a_single_process)
 RENDERINGS := tests/chart/test_ci_values.py tests/chart/test_values.py
 HELM = $(shell which helm 2> /dev/null)
-check: $(SETUP) lint ## check a change in two minutes, without Go, root or Docker: lint, types, quick unit tests, two small clusters
+check: setup lint ## check a change in two minutes, without Go, root or Docker: lint, types, quick unit tests, two small clusters
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not long' tests/unit $(LAUNCHES) \
 	  $(if $(HELM),$(RENDERINGS))
 	@echo 'make check has left out: $(if $(HELM),most of the chart,the chart, as helm is not on PATH), slow unit tests, Keras class by' \

@@ -28,6 +28,7 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
+from trainer.kernels import library
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
 from trainer.telemetry.metrics import Metrics
@@ -252,3 +253,15 @@ def data(capsys: pytest.CaptureFixture[str]) -> DataCommand:
 def uri(tmp_path: Path) -> str:
     """The path of a table that does not exist yet."""
     return str(tmp_path / "data.lance")
+
+
+@pytest.fixture(params=["row_ops.cc", "TensorFlow"])
+def row_ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows of tables are updated by the ops in C++, if they are compiled, and then by those of TensorFlow."""
+    if request.param == "row_ops.cc" and library.load() is None:
+        pytest.skip("there is no compiler of C++")
+    if request.param == "TensorFlow":
+        monkeypatch.setenv(library.OFF, "0")
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()

@@ -56,6 +56,7 @@ def make(
     return layout, [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
 
 
+@pytest.mark.usefixtures("row_ops")
 def test_replicas_that_update_the_same_rows_lose_no_update() -> None:
     """Each of two threads adds 1 to all rows 50 times. Without a lock, hundreds of the numbers lose some."""
     shape, times = (5000, 100), 50
@@ -172,6 +173,7 @@ def build_large(path: Path, cluster: Cluster | None, sync: bool = False) -> grap
     return graph_replica.build(settings, cluster, model, arrays, examples, 0, "run")
 
 
+@pytest.mark.usefixtures("row_ops")
 @pytest.mark.parametrize("sync", [False, True], ids=["asynchronous", "synchronous"])
 def test_a_model_with_tables_has_several_shards_on_each_server_and_trains_alike(
     sync: bool, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: Callable[..., Values]

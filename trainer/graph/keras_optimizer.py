@@ -20,6 +20,8 @@ import numpy.typing as npt
 from trainer.errors import ConfigurationError
 from trainer.graph import fused_update
 from trainer.graph.optimizer import Optimizer
+from trainer.kernels import row_update
+from trainer.kernels.row_update import RowUpdate
 from trainer.models.op_template import OpTemplate, trace
 from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
 from trainer.shards.slots import AVERAGE
@@ -82,8 +84,16 @@ class KerasOptimizer(Optimizer):
                 of_tables = [
                     [join_rows(each, own) for each in table.variables]
                     for table, own in zip(shard.tables, rows, strict=False)
+                    if not self._row_update
                 ]
             done = self._update_vector(shard, gradient, count, factors, ready)
+            if by_row := self._row_update:
+                rate = math.prod([self._rate(count), *factors])
+                done += [
+                    table.update(by_row, own, change, rate, count)
+                    for table, own, change in zip(shard.tables, rows, of_rows, strict=False)
+                ]
+                return tf.group(*done)
             for table, own, read, change in zip(shard.tables, rows, of_tables, of_rows, strict=False):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
@@ -120,6 +130,11 @@ class KerasOptimizer(Optimizer):
         if shard.is_constrained or self.keras.weight_decay or self._schedule is None:
             return None
         return fused_update.of(self.keras)
+
+    @functools.cached_property
+    def _row_update(self) -> RowUpdate | None:
+        """The update of rows of tables by one op; None if none computes it."""
+        return None if self._schedule is None else row_update.of(self.keras)
 
     @functools.cached_property
     def _schedule(self) -> float | OpTemplate | None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.kernels import row_ops
+from trainer.kernels.row_update import RowUpdate
 from trainer.models import Gather, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
@@ -48,6 +50,13 @@ class TablePart:
     def all_variables(self) -> list[Variable]:
         """All variables of this part."""
         return [*self.variables, self.periods, self.period, self.run_id]
+
+    def update(
+        self, by_row: RowUpdate, rows: Tensor, gradients: Tensor, rate: Tensor | float, count: Tensor
+    ) -> Operation:
+        """Add the op that updates these rows by an optimizer, and marks them; see `RowUpdate.add`."""
+        period = self.period.read_value()
+        return by_row.add(self.values, self.slots, self.periods, period, rows, gradients, rate, count, self.decays)
 
     def mark(self, rows: Tensor) -> Operation:
         """Add the op that marks these rows, int64 [u], as updated in the present period."""
@@ -163,7 +172,7 @@ def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], ser
         for first, count in zip(itertools.accumulate(counts, initial=0), counts, strict=False):
             own = [each for of_batch in found for each in of_batch[first : first + count]]
             flat = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in own]
-            unique, positions = tf.unique(tf.concat(flat, axis=0))
+            unique, positions = row_ops.distinct(tf.concat(flat, axis=0))
             rows, places = [unique], [tf.range(tf.size(unique))]
             if servers > 1:
                 owners = tf.cast(unique % servers, tf.int32)
@@ -222,9 +231,7 @@ def _step(
         sent = [[change] for change in changes]
         for (dim, types), (places, positions) in zip(lookups, known, strict=True):
             own, gradients = gradients[: len(types)], gradients[len(types) :]
-            joined = tf.concat([tf.cast(tf.reshape(each, [-1, dim]), tf.float32) for each in own], axis=0)
-            where = tf.concat([tf.reshape(each, [-1]) for each in positions], axis=0)
-            summed = tf.math.unsorted_segment_sum(joined, where, tf.add_n([tf.size(each) for each in places]))
+            summed = row_ops.sums(own, positions, tf.add_n([tf.size(each) for each in places]), dim)
             for server, place in enumerate(places):
                 part = summed if servers == 1 else tf.gather(summed, place)
                 sent[server].append(tf.reshape(part, [-1]))

@@ -13,6 +13,7 @@ from typing import Any
 from trainer.cluster import connections, peers
 from trainer.cluster.spec import Cluster
 from trainer.graph import devices
+from trainer.kernels import library
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Session
 from trainer.training.threads import Threads
@@ -82,6 +83,7 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
     if cluster is None:
         return TaskServer(threads)
     peers.check_port_is_free(cluster.address(cluster.task))
+    library.load()  # for the ops of tables
     if cluster.task.role == "ps":
         tf.config.set_visible_devices([], "GPU")
     config = _session_config(threads, [cluster.task.device, "/job:ps"], has_gpus=cluster.task.role != "ps")

@@ -1,0 +1,20 @@
+"""`python -m trainer.kernels`: compile the ops on rows of tables."""
+
+import sys
+
+from trainer.errors import ConfigurationError
+from trainer.kernels import library
+
+
+def main() -> int:
+    """Compile; return the exit code."""
+    try:
+        print(f"the ops on rows of tables are compiled: {library.build()}")
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
