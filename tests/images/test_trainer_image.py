@@ -28,6 +28,11 @@ def test_it_reads_tables(container: Host) -> None:
     container.check_output(f"{PYTHON} -c '{program}'")
 
 
+def test_it_has_the_ops_on_rows_of_tables(container: Host) -> None:
+    program = "from trainer.kernels import library; assert library.load()"
+    container.check_output(f"{PYTHON} -c '{program}'")
+
+
 def test_its_packages_are_compatible(container: Host) -> None:
     assert container.check_output("pip check") == "No broken requirements found."
 
