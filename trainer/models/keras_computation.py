@@ -15,7 +15,7 @@ from trainer.data.examples import Signature, named
 from trainer.models import compiled, gathers, own_train_step
 from trainer.models.keras_arrays import KerasArrays
 from trainer.models.keras_loader import error
-from trainer.models.keras_metrics import KerasMetrics
+from trainer.models.keras_metrics import KerasMetrics, in_training
 from trainer.models.op_template import concrete
 from trainer.tensorflow import tf
 from trainer.tensorflow.names import scope_name
@@ -77,8 +77,20 @@ class KerasComputation:
             The loss; the gradients; the lookups in tables by name, each as ids, rows and their gradients; the arrays
             after the call; the metrics by name; and their state.
         """
-        if self.has_own_step:
-            return self._train_by_own_step(given, batch, counts, seed)
+        with in_training():
+            if self.has_own_step:
+                return self._train_by_own_step(given, batch, counts, seed)
+            return self._train(given, batch, counts, seed, tables)
+
+    def _train(
+        self,
+        given: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        counts: Sequence[Tensor],
+        seed: Tensor,
+        tables: Collection[str],
+    ) -> _Trained:
+        """As `train`, by `compute_loss`."""
         trainable = list(given.items())[: self.arrays.trainable]
         with tf.GradientTape() as tape:
             tape.watch([value for _, value in trainable])

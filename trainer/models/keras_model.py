@@ -104,6 +104,11 @@ class KerasModel:
         return self._metrics.initial
 
     @property
+    def only_evaluated(self) -> Collection[str]:
+        """The names of the metrics that a step of the training does not have."""
+        return self._metrics.only_evaluated
+
+    @property
     def is_random(self) -> bool:
         return bool(self.arrays.seeds)
 
