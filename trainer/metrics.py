@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from trainer.layers import KEY
 
 EPSILON = 1e-7
 """Probabilities are at least as far from 0 and 1, as in Keras."""
+NAN = np.float64(math.nan)
 GROWTH = 1.25
 """Within an epoch, a metric of all scores is computed again when it has so many times the examples."""
 
@@ -51,6 +52,13 @@ def _columns(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> list[
         )
     given += [] if sample_weight is None else [ops.convert_to_tensor(sample_weight)]
     return [tf.reshape(each, [-1]) for each in given]
+
+
+def _call(function: Callable[..., Any], given: Sequence[Any], dtype: Any) -> Any:
+    """The tensor of what a function of arrays returns, now or when the graph runs."""
+    if tf.executing_eagerly():
+        return tf.constant(function(*(each.numpy() for each in given)), dtype)
+    return tf.numpy_function(function, given, dtype)
 
 
 class _Sums(keras.metrics.Metric):  # type: ignore[misc]
@@ -110,7 +118,7 @@ class NormalizedEntropy(_Sums):
         loss, labels, count = (ops.convert_to_tensor(each) for each in self._sums)
         mean = labels / count
         entropy = -(tf.math.xlogy(mean, mean) + tf.math.xlog1py(1 - mean, -mean))
-        return ops.cast(loss / count / entropy, self.dtype)
+        return ops.cast(tf.where(entropy == 0, NAN, loss / count / entropy), self.dtype)
 
 
 @keras.saving.register_keras_serializable(package="trainer")
@@ -136,8 +144,7 @@ class Calibration(_Sums):
     def result(self) -> Any:
         """The ratio."""
         predictions, labels = (ops.convert_to_tensor(each) for each in self._sums)
-        ratio = tf.where(labels == 0, tf.constant(math.nan, tf.float64), predictions / labels)
-        return ops.cast(ratio, self.dtype)
+        return ops.cast(tf.where(labels == 0, NAN, predictions / labels), self.dtype)
 
 
 class _Kept:
@@ -193,7 +200,7 @@ class _OfAllScores(keras.metrics.Metric):  # type: ignore[misc]
         columns = [ops.cast(each, "float32") for each in _columns(self, y_true, y_pred, sample_weight)]
         columns[2:2] = self._keys(y_pred)
         self._kept.graph = weakref.ref(tf.compat.v1.get_default_graph())
-        after = tf.numpy_function(self._keep, [self.count.value, *columns], tf.int64)
+        after = _call(self._keep, [self.count.value, *columns], tf.int64)
         self.count.assign(tf.ensure_shape(after, ()))
 
     def _keys(self, y_pred: Any) -> list[Any]:
@@ -224,8 +231,8 @@ class _OfAllScores(keras.metrics.Metric):  # type: ignore[misc]
         if _paused.get():
             return {}
         is_step = not tf.executing_eagerly() and self._kept.graph() is tf.compat.v1.get_default_graph()
-        given = [self.count.value, tf.constant(is_step)]
-        return ops.cast(tf.ensure_shape(tf.numpy_function(self._compute, given, tf.float64), ()), self.dtype)
+        found = _call(self._compute, [self.count.value, tf.constant(is_step)], tf.float64)
+        return ops.cast(tf.ensure_shape(found, ()), self.dtype)
 
     def _compute(self, count: Any, is_step: Any) -> Any:
         kept = self._kept
