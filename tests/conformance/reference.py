@@ -1,7 +1,7 @@
 """A process of plain Keras: it trains model files with `fit`, and loads what a run has exported.
 
-It imports nothing of the trainer but what a model file does. It reads a request in each line of its input, and answers each with one line. The
-arrays go into a file of NumPy's.
+It imports nothing of the trainer but what a model file does. It reads a request in each line of its input, and answers
+each with one line. The arrays go into a file of NumPy's.
 """
 
 import contextlib

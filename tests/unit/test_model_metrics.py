@@ -123,24 +123,26 @@ def test_millions_of_examples_take_seconds(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_value_that_does_not_exist_is_nan(make: Any) -> None:
     measure = make()
     assert math.isnan(measure.result())
-    measure.update_state(np.zeros(3), with_keys(np.float32([0.1, 0.2, 0.3]), [1, 1, 2]))
+    measure.update_state(np.zeros(3), with_keys(np.array([0.1, 0.2, 0.3], np.float32), [1, 1, 2]))
     assert math.isnan(measure.result())
 
 
 @pytest.mark.parametrize("make", MEASURES.values(), ids=MEASURES)
 def test_diverged_scores_are_nan(make: Any) -> None:
     measure = make()
-    measure.update_state(np.float32([0, 1, 0, 1]), with_keys(np.float32([0.1, np.nan, 0.3, 0.4]), [1, 1, 2, 2]))
+    measure.update_state(
+        np.array([0, 1, 0, 1], np.float32), with_keys(np.array([0.1, np.nan, 0.3, 0.4], np.float32), [1, 1, 2, 2])
+    )
     assert math.isnan(measure.result())
 
 
 @pytest.mark.parametrize("make", MEASURES.values(), ids=MEASURES)
 def test_a_reset_begins_again(make: Any) -> None:
     measure, other = make(), make()
-    measure.update_state(np.float32([1, 0]), with_keys(np.float32([0.1, 0.9]), ["a", "a"]))
+    measure.update_state(np.array([1, 0], np.float32), with_keys(np.array([0.1, 0.9], np.float32), ["a", "a"]))
     measure.reset_state()
     for each in (measure, other):
-        each.update_state(np.float32([1, 0]), with_keys(np.float32([0.8, 0.3]), ["b", "b"]))
+        each.update_state(np.array([1, 0], np.float32), with_keys(np.array([0.8, 0.3], np.float32), ["b", "b"]))
     assert float(measure.result()) == float(other.result())
 
 
