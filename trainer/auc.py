@@ -20,7 +20,7 @@ def auc(labels: Array, scores: Array, weights: Array | None = None) -> float:
         scores: Of class 1, [n].
         weights: Those of the examples, [n]; None for 1.
     """
-    order = np.argsort(scores, kind="stable")
+    order = np.argsort(scores)
     sizes = np.ones(len(scores)) if weights is None else weights[order].astype(np.float64)
     return float(_areas(scores[order], labels[order], sizes, np.zeros(1, np.int64))[0][0]) if len(order) else math.nan
 
