@@ -1,68 +1,81 @@
 """Retrieval by two towers: a user's vector is near those of the items that the user takes, of 200,000 items.
 
-The other items of a batch are the negative examples. How often an item is among them follows from how popular it is,
-which the loss corrects (Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations",
-2019). The data is made here: users take the item that fits them best of 50 that they see, popular ones more often.
+The other items of a batch are the negative examples. How often an item is among them follows from how often it is
+taken, which the loss corrects (Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+Recommendations", 2019). So the products of the vectors rank all items. The data is made here: users take the item that
+fits them best of 50 that they see, popular ones more often.
 """
 
+import functools
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
 
+from trainer.layers import ExampleKey
+from trainer.losses import InBatchSoftmax
+
 USERS, ITEMS, SEEN, DIM = 100_000, 200_000, 50, 16
-TEMPERATURE = 0.1
 
 
 def make_data(seed: int, examples: int) -> tuple[Any, Any]:
-    """Users and the items that they take, int32 [n] each, and the logarithms of the items' popularity [n]."""
+    """Users and the items that they take, int32 [n] each."""
     truth, random = np.random.default_rng(0), np.random.default_rng(seed)
-    of_users, of_items = truth.normal(size=(USERS, 4)), truth.normal(size=(ITEMS, 4))
-    popularity = 1 / (1 + np.arange(ITEMS))
-    popularity /= popularity.sum()
-    users = (random.zipf(1.2, examples) % USERS).astype(np.int32)
-    seen = np.searchsorted(np.cumsum(popularity), random.random((examples, SEEN))).clip(max=ITEMS - 1)
-    fits = np.einsum("nd,nsd->ns", of_users[users], of_items[seen])
-    items = seen[np.arange(examples), fits.argmax(axis=1)].astype(np.int32)
-    return {"user": users, "item": items}, np.log(popularity[items]).astype(np.float32)
+    of_users, of_items = (truth.normal(size=(rows, 4)).astype("float32") for rows in (USERS, ITEMS))
+    users = (random.zipf(1.2, examples) % USERS).astype("int32")
+    items = np.empty(examples, "int32")
+    for part in np.array_split(np.arange(examples), 100):
+        seen = np.exp(np.log(ITEMS + 1) * random.random((len(part), SEEN))).astype("int32") - 1
+        fits = np.einsum("nd,nsd->ns", of_users[users[part]], of_items[seen])
+        items[part] = seen[np.arange(len(part)), fits.argmax(axis=1)]
+    return users, items
+
+
+@functools.cache
+def training_examples() -> tuple[Any, Any]:
+    """1,000,000 users and items."""
+    return make_data(1, 1_000_000)
+
+
+def with_probabilities(users: Any, items: Any) -> tuple[Any, Any]:
+    """The examples, and the logarithm of the probability that an example has this item, float32 [n]."""
+    counts = 1 + np.bincount(training_examples()[1], minlength=ITEMS)
+    return {"user": users, "item": items}, np.log(counts[items] / counts.sum()).astype("float32")
 
 
 def train_data(context: Any) -> tuple[Any, Any]:
-    """200,000 examples."""
-    return make_data(1, 200_000)
+    """The training examples."""
+    return with_probabilities(*training_examples())
 
 
 def test_data(context: Any) -> tuple[Any, Any]:
     """5,000 examples of the same kind."""
-    return make_data(2, 5_000)
+    return with_probabilities(*make_data(2, 5_000))
 
 
-def scores(popularity: Any, vectors: Any) -> tuple[Any, Any]:
-    """Scores of each user with each item of the batch [n, n], and the number of the item that the user takes [n]."""
-    found = ops.matmul(vectors[:, 0], ops.transpose(vectors[:, 1])) / TEMPERATURE
-    return found - ops.reshape(popularity, [1, -1]), ops.arange(ops.shape(found)[0])
+def fit_arguments() -> dict[str, Any]:
+    """The items of a batch are the candidates."""
+    return {"batch_size": 1000}
 
 
-def is_taken(popularity: Any, vectors: Any) -> Any:
-    """The loss [n]: the user takes this item, of those in the batch."""
-    found, taken = scores(popularity, vectors)
-    return keras.losses.sparse_categorical_crossentropy(taken, found, from_logits=True)
+loss = InBatchSoftmax(temperature=0.05)
 
 
-def top_10(popularity: Any, vectors: Any) -> Any:
-    """Whether the item is among the ten best of the batch [n]."""
-    found, taken = scores(popularity, vectors)
-    return keras.metrics.sparse_top_k_categorical_accuracy(taken, found, k=10)
+def top_10(log_probabilities: Any, vectors: Any) -> Any:
+    """Whether the item is among the ten best of the batch, float32 [n]."""
+    logits = loss.logits(log_probabilities, vectors)
+    return keras.metrics.sparse_top_k_categorical_accuracy(ops.arange(ops.shape(logits)[0]), logits, k=10)
 
 
 def model() -> keras.Model:
     """A user and an item to their vectors, [n, 2, 16], each of length 1."""
     ids = {name: keras.Input((), dtype="int32", name=name) for name in ("user", "item")}
     vectors = []
-    for name, rows in (("user", USERS), ("item", ITEMS)):
+    for name, rows, vector in (("user", USERS, "query_vector"), ("item", ITEMS, "candidate_vector")):
         x = layers.Embedding(rows, DIM, name=f"of_{name}")(ids[name])
-        vectors.append(layers.UnitNormalization()(layers.Dense(DIM)(layers.Dense(64, activation="relu")(x))))
-    network = keras.Model(ids, ops.stack(vectors, axis=1))
-    network.compile(keras.optimizers.Adagrad(0.1), is_taken, metrics=[top_10])
+        x = layers.Dense(DIM)(layers.Dense(64, activation="relu")(x))
+        vectors.append(layers.UnitNormalization(name=vector)(x))
+    network = keras.Model(ids, ExampleKey()([ops.stack(vectors, axis=1), ids["item"]]))
+    network.compile(keras.optimizers.Adagrad(0.1), loss, metrics=[top_10])
     return network

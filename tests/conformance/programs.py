@@ -927,6 +927,33 @@ COMPILED: dict[str, Row] = {
             return network
         """,
     ),
+    "trainers_loss_of_negatives_in_the_batch": program(
+        """
+        from trainer.layers import ExampleKey
+        from trainer.losses import InBatchSoftmax
+
+        def model():
+            x, item = keras.Input((6,), name="x"), keras.Input((), dtype="int64", name="item")
+            vectors = keras.ops.stack([layers.Dense(3)(x), layers.Dense(3)(x)], axis=1)
+            network = keras.Model({"x": x, "item": item}, ExampleKey()([vectors, item]))
+            network.compile(optimizers.SGD(0.1), InBatchSoftmax(0.5))
+            return network
+        """,
+        f'{{"x": {X}, "item": 2**40 + random.integers(0, 4, size=8)}}',
+        "np.log(random.uniform(0.1, 0.9, size=8))",
+        quick=True,
+    ),
+    "trainers_metrics_by_sums": program(
+        """
+        from trainer.metrics import Calibration, NormalizedEntropy
+
+        def model():
+            network = keras.Sequential([layers.Dense(5, "tanh"), layers.Dense(1, "sigmoid")])
+            network.compile(optimizers.SGD(0.1), "binary_crossentropy", metrics=[NormalizedEntropy(), Calibration()])
+            return network
+        """,
+        targets="np.arange(8)[:, None] % 3 // 2",
+    ),
     "own_loss_function": program(
         """
         def own(targets, outputs):

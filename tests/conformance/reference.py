@@ -1,7 +1,7 @@
 """A process of plain Keras: it trains model files with `fit`, and loads what a run has exported.
 
-It imports nothing of the trainer. It reads a request in each line of its input, and answers each with one line. The
-arrays go into a file of NumPy's.
+It imports nothing of the trainer but what a model file does. It reads a request in each line of its input, and answers
+each with one line. The arrays go into a file of NumPy's.
 """
 
 import contextlib
@@ -142,12 +142,18 @@ def load(path: Path, export: Path, batch_size: int) -> Arrays:
     given = {f"input_{name}" if name[0].isdigit() else name: value for name, value in _named(x, "input").items()}
     if len(given) == 1 and len(wanted) == 1:
         given = {next(iter(wanted)): next(iter(given.values()))}
-    outputs = served(**{name: tf.cast(value, wanted[name].dtype) for name, value in given.items()})
+    outputs = served(**{name: tf.cast(_padded(value), wanted[name].dtype) for name, value in given.items()})
     return {
         **_weights(model),
         **_predictions(model(x, training=False)),
         **{f"served/{name}": value.numpy() for name, value in outputs.items()},
     }
+
+
+def _padded(value: Any) -> Any:
+    """What the SavedModel takes for a ragged tensor."""
+    is_ragged = isinstance(value, tf.RaggedTensor)
+    return value.to_tensor(np.nan if value.dtype.is_floating else -1) if is_ragged else value
 
 
 def _load_model(module: ModuleType, export: Path, x: Any) -> Any:

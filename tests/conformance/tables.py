@@ -27,6 +27,34 @@ def embedded(layer: str, compiled: str = COMPILED, inputs: str = IDS, tables: st
     return program(text, inputs, table_rows=10, tables=tuple(tables.split()))
 
 
+BAG = """
+    from trainer.layers import EmbeddingBag
+
+    def model():
+        ids, weights = keras.Input((None,), dtype="int64", name="ids"), keras.Input((None,), name="weights")
+        bags = [EmbeddingBag(60, 4, "sqrtn")(ids, weights), EmbeddingBag(60, 4, mask_zero=True)(ids)]
+        network = keras.Model({"ids": ids, "weights": weights}, layers.Dense(2)(layers.Concatenate()(bags)))
+        network.compile(optimizers.SGD(0.1), "mse")
+        return network
+    """
+BAG_OF_RAGGED = """
+    from trainer.layers import EmbeddingBag
+
+    def examples(seed):
+        random = np.random.default_rng(seed)
+        lengths = random.integers(0, 6, size=8)
+        values = random.integers(0, 60, size=lengths.sum()), random.random(lengths.sum()).astype("float32")
+        ids, weights = (tf.RaggedTensor.from_row_lengths(each, lengths) for each in values)
+        targets = random.normal(size=(8, 2)).astype("float32")
+        return tf.data.Dataset.from_tensor_slices(({"ids": ids, "weights": weights}, targets))
+
+    def train_data(context):
+        return examples(0)
+
+    def test_data(context):
+        return examples(1)
+    """
+
 TABLES: dict[str, Row] = {
     "adagrad": embedded("layers.Embedding(60, 4)(ids)", "optimizers.Adagrad(0.1), 'mse'"),
     "sgd_with_momentum": embedded(
@@ -79,6 +107,19 @@ TABLES: dict[str, Row] = {
         "random.integers(0, 4, size=(8, 5))",
         table_rows=10,
         tables=("embedding/embeddings",),
+    ),
+    "an_embedding_bag_of_padded_lists": program(
+        BAG,
+        '{"ids": random.integers(-3, 60, size=(8, 5)), "weights": random.random((8, 5))}',
+        table_rows=10,
+        tables=("embedding_bag/embeddings", "embedding_bag_1/embeddings"),
+        quick=True,
+    ),
+    "an_embedding_bag_of_ragged_lists": program(
+        BAG_OF_RAGGED + BAG.replace("(None,), ", "(None,), ragged=True, "),
+        table_rows=10,
+        tables=("embedding_bag/embeddings", "embedding_bag_1/embeddings"),
+        quick=True,
     ),
     "negative_ids": embedded("layers.Embedding(60, 4)(ids)", inputs=f"{IDS} - 30"),
     "masked": program(

@@ -120,6 +120,22 @@ TABLE = """
         ])
         return compiled(network, optimizer=optimizers.SGD(0.5), metrics=["accuracy", metrics.AUC(name="auc")])
 """
+BAGS = """
+    from trainer.layers import EmbeddingBag
+
+    def data(seed, examples):
+        random = np.random.default_rng(seed)
+        ids = random.integers(-3, 20, size=(examples, 4)).astype("int32")
+        return {"ids": ids, "weights": random.random((examples, 4))}, (ids[:, :1] % 2).astype("int32")
+
+    def model():
+        ids, weights = keras.Input((4,), dtype="int32", name="ids"), keras.Input((4,), name="weights")
+        bag = EmbeddingBag(20, 4, "sqrtn", embeddings_initializer="glorot_uniform")(ids, weights)
+        network = keras.Model({"ids": ids, "weights": weights}, layers.Dense(1, "sigmoid")(bag))
+        return compiled(network, optimizer=optimizers.SGD(0.5), metrics=["accuracy", metrics.AUC(name="auc")])
+
+    MORE = {"shuffle": False}
+"""
 
 OF_ONE_PROCESS: dict[str, Training] = {
     "metrics_of_each_epoch": of("", quick=True),
@@ -322,6 +338,9 @@ TRAININGS: dict[str, Training] = {
     },
     "two_workers_and_a_table": of(
         TABLE, settings={"table_rows": 10}, learners=2, launched=("--ps=2", "--workers=2"), quick=True
+    ),
+    "two_workers_and_embedding_bags": of(
+        BAGS, settings={"table_rows": 10}, learners=2, launched=("--ps=2", "--workers=2")
     ),
     "two_workers_that_reduce_all": of(
         PRUNE + WARM_UP, settings={"strategy": "allreduce"}, learners=2, launched=("--ps=0", "--workers=2")

@@ -12,6 +12,14 @@ from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 
 Shape = Sequence[int | None]
+
+
+class RaggedShape(tuple[int | None, ...]):
+    """The shape of batches of an input that is ragged."""
+
+    __slots__ = ()
+
+
 Accepted = Callable[[], Mapping[str, Shape] | None]
 """Returns the shapes of batches that a model accepts, by the names of its inputs; None if it does not say them."""
 BATCHES, EXAMPLES, COUNTED, UNCLEAR = "batches", "examples", "counted", "unclear"

@@ -1,18 +1,18 @@
 """`tf.data` pipelines as examples. They run in eager mode; the trainer itself uses graphs."""
 
 import contextlib
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import optree
 
 from trainer.data import cache_files
-from trainer.data.batched import Accepted, Shape, are_batches, size_of
+from trainer.data.batched import Accepted, RaggedShape, Shape, are_batches, size_of
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, ArraySpec, Signature
 from trainer.data.stream import FIRST_EXAMPLES, Stream
@@ -31,6 +31,8 @@ STRIDE = 1009
 """How many examples apart replicas that read everything begin. More would cost the last ones a long time to skip."""
 UNAVAILABLE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 """Errors of a file system or a service that may pass."""
+PADDING = {tf.int32: np.int32(-1), tf.int64: np.int64(-1), tf.float32: np.float32(np.nan), tf.float64: np.nan}
+"""Of ragged inputs, by type; texts are padded with empty ones. `trainer.models.ragged` removes it."""
 
 
 def stream(
@@ -71,37 +73,43 @@ def stream(
                 f"{origin} repeats without end, so an evaluation would never end; remove repeat(), or let "
                 "fit_arguments() give validation_steps."
             )
+    padding = _padding(dataset.element_spec, accepted)
     if has_batches:
-        return _of_batches(dataset, part, first, data, origin, files or {})
+        return _of_batches(dataset, part, first, data, origin, files or {}, padding)
     if not part.first:
         raise ConfigurationError(f"{origin} gives this replica no examples.")
-    return _of_examples(dataset, part, data, origin, files or {})
+    return _of_examples(dataset, part, data, origin, files or {}, padding)
 
 
 def _of_examples(
-    dataset: Any, part: "_Part", data: DataContext | None, origin: str, files: Mapping[str, Callable[[], Any]]
+    dataset: Any,
+    part: "_Part",
+    data: DataContext | None,
+    origin: str,
+    files: Mapping[str, Callable[[], Any]],
+    padding: Any,
 ) -> Stream:
     """The stream of a dataset of single examples."""
     found = [*part.first]
     with contextlib.suppress(ModelError):  # the training meets it, too
         found.extend(itertools.islice(part.rest, FIRST_EXAMPLES - len(found)))
     with eager_mode():
-        examples = _dense(part.dataset)
+        examples = _dense(part.dataset, padding)
         element = complete(examples.element_spec)
         specs = _tensor_specs(element, origin)
         with _errors(origin):
-            leaves = [_arrays(tf.nest.map_structure(_to_dense, each)) for each in found]
+            leaves = [_arrays(tf.nest.map_structure(_to_dense, each, padding, check_types=False)) for each in found]
     shapes: list[Shape] = [each.shape for each in specs]
     varies = any(None in each for each in shapes)
     logger.info(f"{origin}: its elements are single examples, of which the trainer makes batches")
     if varies:
-        _say_padded(element, 0, origin)
+        _say_padded(element, padding, 0, origin)
     if part.what:
         logger.info(f"{origin}: this replica reads {part.what}")
-    batches = _Batches(examples, data, varies, origin)
+    batches = _Batches(examples, data, varies, origin, padding)
 
     def read_file(name: str, size: int) -> Iterator[Sequence[Array]]:
-        return _Batches(_dense(files[name]()), None, varies, f"{origin} of {name}").once(size)
+        return _Batches(_dense(files[name](), padding), None, varies, f"{origin} of {name}", padding).once(size)
 
     return _stream(
         dataset,
@@ -111,7 +119,7 @@ def _of_examples(
         once=batches.once,
         endless=batches.endless,
         size=_cardinality(dataset),
-        files=[functools.partial(read_file, name) for name in files],
+        files=[partial(read_file, name) for name in files],
     )
 
 
@@ -122,22 +130,23 @@ def _of_batches(
     data: DataContext | None,
     origin: str,
     files: Mapping[str, Callable[[], Any]],
+    padding: Any,
 ) -> Stream:
     """The stream of a dataset of batches. They stay as they are, unless batches of another size are wanted."""
     with eager_mode():
-        element = complete(_dense(part.dataset).element_spec)
+        element = complete(_dense(part.dataset, padding).element_spec)
         specs = _tensor_specs(element, origin)
         with _errors(origin):
-            leaves = [_arrays(tf.nest.map_structure(_to_dense, each)) for each in first]
+            leaves = [_arrays(tf.nest.map_structure(_to_dense, each, padding, check_types=False)) for each in first]
         batch_size = size_of(dataset) or max(len(arrays[0]) for arrays in leaves)
     count = _cardinality(dataset)
     shapes: list[Shape] = [each.shape[1:] for each in specs]
     varies = any(None in each for each in shapes)
     logger.info(f"{origin}: its elements are batches of {batch_size} examples")
     if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(dataset.element_spec)):
-        _say_padded(element, 1, origin)
+        _say_padded(element, padding, 1, origin)
     is_for_all = data is None or count is None or count >= data.listed
-    own = _dense(part.dataset) if part.first and is_for_all else None
+    own = _dense(part.dataset, padding) if part.first and is_for_all else None
     if own is not None and part.what:
         logger.info(f"{origin}: this replica reads {part.what.replace('examples', 'batches')}")
 
@@ -151,7 +160,7 @@ def _of_batches(
             raise ConfigurationError(f"{origin} gives this replica no examples.")
         if found.what:
             logger.info(f"{origin}: this replica reads {found.what}")
-        return _Batches(_dense(found.dataset), data, False, origin)
+        return _Batches(_dense(found.dataset, padding), data, False, origin)
 
     def check_size() -> None:
         if varies:
@@ -175,10 +184,10 @@ def _of_batches(
     def read_file(name: str, size: int) -> Iterator[Sequence[Array]]:
         batches, what = files[name](), f"{origin} of {name}"
         if size == batch_size:
-            return _read(_dense(batches), what)
+            return _read(_dense(batches, padding), what)
         check_size()
         with eager_mode():
-            return _Batches(_dense(batches.unbatch()), None, False, what).once(size)
+            return _Batches(_dense(batches.unbatch(), padding), None, False, what).once(size)
 
     return _stream(
         dataset,
@@ -189,7 +198,7 @@ def _of_batches(
         endless=endless,
         size=count * batch_size if count else None,
         batch_size=batch_size,
-        files=[functools.partial(read_file, name) for name in files],
+        files=[partial(read_file, name) for name in files],
     )
 
 
@@ -202,6 +211,8 @@ class _Batches:
     varies: bool
     """Whether examples have different sizes, so that they are padded."""
     origin: str
+    padding: Any = None
+    """The structure of an example, with the value with which each tensor is padded; None pads with zeros."""
 
     def once(self, size: int) -> Iterator[Sequence[Array]]:
         """The leaves of batches of at most this size."""
@@ -216,7 +227,9 @@ class _Batches:
 
     def _batch(self, examples: Any, size: int, is_full: bool = False) -> Any:
         with eager_mode():
-            return (examples.padded_batch if self.varies else examples.batch)(size, drop_remainder=is_full)
+            if self.varies:
+                return examples.padded_batch(size, padding_values=self.padding, drop_remainder=is_full)
+            return examples.batch(size, drop_remainder=is_full)
 
 
 def _stream(dataset: Any, element: Any, shapes: Sequence[Shape], first: Sequence[Array], **of_stream: Any) -> Stream:
@@ -240,9 +253,12 @@ def _tensor_specs(element: Any, origin: str) -> list[Any]:
     return specs
 
 
-def _say_padded(element: Any, batch_dimensions: int, origin: str) -> None:
+def _say_padded(element: Any, padding: Any, batch_dimensions: int, origin: str) -> None:
     """Log what becomes of examples of different sizes."""
-    logger.info(f"{origin}: examples of different sizes are padded with zeros, or empty texts, to the largest")
+    if all(each is None for each in tf.nest.flatten(padding)):
+        logger.info(f"{origin}: examples of different sizes are padded with zeros, or empty texts, to the largest")
+    else:
+        logger.info(f"{origin}: the model gets ragged tensors; other examples of different sizes are padded with zeros")
     if any(None in each.shape[batch_dimensions:] for each in optree.tree_leaves(element[1])):
         logger.warning(
             f"{origin}: targets are padded with zeros too, which count in the loss unless the model masks them; end "
@@ -360,19 +376,42 @@ def _check_elements(spec: Any, origin: str) -> None:
         )
 
 
-def _dense(dataset: Any) -> Any:
-    """The dataset with zeros in its ragged and sparse tensors."""
+def _padding(spec: Any, accepted: Accepted | None) -> Any:
+    """The structure of an element, with the value with which each tensor is padded; None pads with zeros.
+
+    An input that is ragged in the model is padded with a value by which the model finds the lengths.
+    """
+    padding: Any = tf.nest.map_structure(lambda each: None, spec)
+    if not accepted or not any(None in each.shape for each in tf.nest.flatten(spec)):
+        return padding
+    shapes = accepted() or {}
+
+    def value(name: str, each: Any) -> Any:
+        return PADDING.get(each.dtype) if isinstance(shapes.get(name), RaggedShape) else None
+
+    inputs = spec[0] if isinstance(spec, tuple) else spec
+    if isinstance(inputs, dict):
+        values: Any = {name: tf.nest.map_structure(partial(value, name), each) for name, each in inputs.items()}
+    elif len(leaves := tf.nest.flatten(inputs)) == len(shapes):
+        values = tf.nest.pack_sequence_as(inputs, list(map(value, shapes, leaves)))
+    else:
+        return padding
+    return (values, *padding[1:]) if isinstance(spec, tuple) else values
+
+
+def _dense(dataset: Any, padding: Any) -> Any:
+    """The dataset with padding in its ragged tensors, and zeros in its sparse ones."""
     if all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(dataset.element_spec)):
         return dataset
     with eager_mode():
         if isinstance(dataset.element_spec, tuple):
-            return dataset.map(lambda *element: tf.nest.map_structure(_to_dense, element))
-        return dataset.map(lambda element: tf.nest.map_structure(_to_dense, element))
+            return dataset.map(lambda *element: tf.nest.map_structure(_to_dense, element, padding, check_types=False))
+        return dataset.map(lambda element: tf.nest.map_structure(_to_dense, element, padding, check_types=False))
 
 
-def _to_dense(tensor: Any) -> Any:
+def _to_dense(tensor: Any, padding: Any) -> Any:
     if isinstance(tensor, tf.RaggedTensor):
-        return tensor.to_tensor()
+        return tensor.to_tensor(padding)
     return tf.sparse.to_dense(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
 
 

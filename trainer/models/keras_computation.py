@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.examples import Signature, named
-from trainer.models import compiled, gathers, own_train_step
+from trainer.models import compiled, gathers, own_train_step, ragged
 from trainer.models.keras_arrays import KerasArrays
-from trainer.models.keras_loader import error
-from trainer.models.keras_metrics import KerasMetrics
+from trainer.models.keras_loader import error, inputs_of
+from trainer.models.keras_metrics import KerasMetrics, in_training
 from trainer.models.op_template import concrete
 from trainer.tensorflow import tf
 from trainer.tensorflow.names import scope_name
@@ -77,8 +77,20 @@ class KerasComputation:
             The loss; the gradients; the lookups in tables by name, each as ids, rows and their gradients; the arrays
             after the call; the metrics by name; and their state.
         """
-        if self.has_own_step:
-            return self._train_by_own_step(given, batch, counts, seed)
+        with in_training():
+            if self.has_own_step:
+                return self._train_by_own_step(given, batch, counts, seed)
+            return self._train(given, batch, counts, seed, tables)
+
+    def _train(
+        self,
+        given: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        counts: Sequence[Tensor],
+        seed: Tensor,
+        tables: Collection[str],
+    ) -> _Trained:
+        """As `train`, by `compute_loss`."""
         trainable = list(given.items())[: self.arrays.trainable]
         with tf.GradientTape() as tape:
             tape.watch([value for _, value in trainable])
@@ -120,7 +132,7 @@ class KerasComputation:
         if has_loss and not own_train_step.overrides(self.model, "test_step"):
             return self._call(batch, training=False)
         data = self._element(batch, training=False)
-        outputs = self.model(unpack(self.signature, batch)[0], training=False) if has_call else {}
+        outputs = self.model(unpack(self.model, self.signature, batch)[0], training=False) if has_call else {}
         return outputs, own_train_step.evaluate(self.model, scope, data, list(self.arrays.variables.values()))
 
     @contextlib.contextmanager
@@ -164,7 +176,7 @@ class KerasComputation:
         """The outputs and the loss, in the present scope."""
         import keras
 
-        inputs, targets, given_weights = unpack(self.signature, batch)
+        inputs, targets, given_weights = unpack(self.model, self.signature, batch)
         weights = self._weigh(targets, given_weights) if training and self.class_weight else given_weights
         outputs = self.model(inputs, training=training)
         if self.model.compiled:
@@ -177,7 +189,7 @@ class KerasComputation:
 
     def _element(self, batch: Sequence[Tensor], training: bool) -> Any:
         """A batch as `train_step` and `test_step` get it."""
-        return element(self.signature, batch, self._weigh if training and self.class_weight else None)
+        return element(self.model, self.signature, batch, self._weigh if training and self.class_weight else None)
 
     def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:
         """The weights of the examples, float32 [batch], with those of their classes."""
@@ -270,17 +282,21 @@ def _from_float(value: Tensor, dtype: str) -> Tensor:
     return tf.cast(value if wanted.is_floating else tf.round(value), wanted)
 
 
-def unpack(signature: Signature, batch: Sequence[Tensor]) -> tuple[Any, Any, Any]:
+def unpack(model: Any, signature: Signature, batch: Sequence[Tensor]) -> tuple[Any, Any, Any]:
     """The inputs, the targets and the weights of a batch; None for what the data does not have."""
     inputs, targets, weights = signature.pack(batch)
-    return inputs, targets if signature.has_targets else None, weights
+    return ragged.restore(inputs, inputs_of(model)), targets if signature.has_targets else None, weights
 
 
 def element(
-    signature: Signature, batch: Sequence[Tensor], weigh: Callable[[Any, Tensor | None], Tensor] | None = None
+    model: Any,
+    signature: Signature,
+    batch: Sequence[Tensor],
+    weigh: Callable[[Any, Tensor | None], Tensor] | None = None,
 ) -> Any:
     """A batch as the element of a dataset for `fit`. `weigh` changes the weights of its examples."""
     inputs, targets, weights = signature.pack(batch)
+    inputs = ragged.restore(inputs, inputs_of(model))
     if not signature.has_targets:
         return inputs if targets is None else (inputs,)
     weights = weigh(targets, weights) if weigh else weights

@@ -5,10 +5,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trainer.data.batched import RaggedShape
 from trainer.data.examples import ArraySpec, Signature
 from trainer.data.structures import missing_targets
 from trainer.errors import ConfigurationError
 from trainer.models import compiled, keras_limits, own_train_step
+from trainer.models.ragged import is_ragged
 from trainer.tensorflow import tf
 from trainer.text.reasons import reason
 
@@ -48,18 +50,20 @@ def _arguments(name: str, function: Callable[..., Any], signature: Signature) ->
 
 def input_shapes(model: Any) -> Mapping[str, tuple[int | None, ...]] | None:
     """The shapes of batches that a model accepts, by the names of its inputs; None if it has no `Input`."""
-    found = _inputs(model)
-    return None if found is None else {name: tuple(each.shape) for name, each in found.items()}
+    if (found := inputs_of(model)) is None:
+        return None
+    return {name: (RaggedShape if is_ragged(each) else tuple)(each.shape) for name, each in found.items()}
 
 
 def input_specs(model: Any) -> Mapping[str, ArraySpec] | None:
     """The specs of the inputs of one example by name; None if the model has no `Input`."""
-    if (found := _inputs(model)) is None:
+    if (found := inputs_of(model)) is None:
         return None
     return {name: ArraySpec(tuple(each.shape[1:]), each.dtype) for name, each in found.items()}
 
 
-def _inputs(model: Any) -> Mapping[str, Any] | None:
+def inputs_of(model: Any) -> Mapping[str, Any] | None:
+    """The inputs of a model by name; None if it has no `Input`."""
     import keras
 
     inputs = getattr(model, "inputs", None)

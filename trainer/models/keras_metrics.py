@@ -1,7 +1,11 @@
-"""The metrics of a Keras model: those of `compile()` or of its own step, otherwise the accuracy of a classifier."""
+"""The metrics of a Keras model: those of `compile()` or of its own step, otherwise the accuracy of a classifier.
 
+Those that keep the scores of all examples (`trainer.metrics`) are for evaluations alone.
+"""
+
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +17,13 @@ from trainer.tensorflow_types import Tensor
 
 MOST_VALUES = 100
 """Of a metric, such as one with a value for each class."""
+
+
+def in_training() -> contextlib.AbstractContextManager[None]:
+    """Within it, the metrics that are for evaluations alone do nothing."""
+    from trainer import metrics
+
+    return metrics.paused()
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class KerasMetrics:
     variables: Sequence[Any] = ()
     initial: Sequence[Array] = ()
     """The values of the variables before the first batch."""
+    only_evaluated: Collection[str] = ()
+    """The names of those that a step of the training does not have."""
 
     @classmethod
     def build(cls, name: str, model: Any, inputs: Any, targets: Any, outputs: Any, weights: Any) -> "KerasMetrics":
@@ -54,7 +67,11 @@ class KerasMetrics:
     @classmethod
     def _reset(cls, name: str, model: Any) -> "KerasMetrics":
         model.reset_metrics()
-        return cls(name, model, None, model.metrics_variables, [each.numpy() for each in model.metrics_variables])
+        with in_training():
+            names = own_train_step.flat(model.get_metrics_result())
+        only_evaluated = own_train_step.flat(model.get_metrics_result()).keys() - names.keys()
+        initial = [each.numpy() for each in model.metrics_variables]
+        return cls(name, model, None, model.metrics_variables, initial, only_evaluated)
 
     def update(
         self, inputs: Any, targets: Any, outputs: Any, weights: Tensor | None, given_weights: Tensor | None

@@ -111,6 +111,11 @@ class KerasModel:
         return self._metrics.initial
 
     @property
+    def only_evaluated(self) -> Collection[str]:
+        """The names of the metrics that a step of the training does not have."""
+        return self._metrics.only_evaluated
+
+    @property
     def is_random(self) -> bool:
         return bool(self.arrays.seeds)
 
@@ -143,14 +148,14 @@ class KerasModel:
         keras_loader.check_model(self._name, self._model, signature)
         with eager_mode():
             batch = self._first_batch(first)
-            inputs, targets, weights = unpack(signature, batch)
+            inputs, targets, weights = unpack(self._model, signature, batch)
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
             with self._errors(f"the model does not accept batches of the data ({given})"), self._deferring():
                 outputs = self._model(inputs) if own_train_step.has_call(self._model) else None
             keras_loader.check_outputs(self._name, self._model, signature, outputs)
             if self.has_own_step:
                 with self._errors("train_step fails on the first batch of the data"), self._deferring():
-                    own_train_step.build(self._model, element(signature, batch))
+                    own_train_step.build(self._model, element(self._model, signature, batch))
             if self._weights:
                 self._fill_large()
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer.data.examples import ArraySpec, Signature
-from trainer.models import keras_loader
+from trainer.models import keras_loader, ragged
 from trainer.tensorflow_types import Tensor
 
 FUNCTION = "towers"
@@ -35,7 +35,8 @@ class Tower:
         """The vectors of a batch, [batch, dim]."""
         import keras
 
-        return self.model(keras.tree.pack_sequence_as(self.model.input, list(given.values())), training=False)
+        restored = ragged.restore(dict(given), keras_loader.inputs_of(self.model))
+        return self.model(keras.tree.pack_sequence_as(self.model.input, list(restored.values())), training=False)
 
 
 Towers = Mapping[Kind, Tower]

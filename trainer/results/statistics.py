@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainer import auc as areas
 from trainer.data.examples import Array
 
 Z = 1.959963984540054
@@ -42,19 +43,9 @@ def confusion(labels: Array, predicted: Array, classes: int) -> Array:
 
 
 def auc(labels: Array, scores: Array) -> float | None:
-    """The area under the ROC curve: how often an example of class 1 has a larger score than one of class 0.
-
-    Equal scores count half (Hanley and McNeil, 1982). None if all examples are of one class.
-
-    Args:
-        labels: int64 [n], 0 or 1.
-        scores: Of class 1, [n].
-    """
-    positive = int(labels.sum())
-    if not 0 < positive < len(labels):
-        return None
-    above = float(_ranks(scores)[labels == 1].sum()) - positive * (positive + 1) / 2
-    return above / (positive * (len(labels) - positive))
+    """The area under the ROC curve; None if all examples are of one class. The arguments are those of `areas.auc`."""
+    found = areas.auc(labels, scores)
+    return None if math.isnan(found) else found
 
 
 def _ranks(scores: Array) -> Array:

@@ -294,7 +294,8 @@ class FitCallbacks:
         if examples and not (totals.is_running and self._model.has_own_step):
             logs["loss"] = loss
         if totals.no_counts and not (totals.is_running and self._outcomes):
-            logs |= self._open_evaluator().measure(counts)
+            measured = self._open_evaluator().measure(counts)
+            logs |= {name: each for name, each in measured.items() if name not in self._model.only_evaluated}
         return logs
 
     def _open_evaluator(self) -> CheckpointEvaluator:
