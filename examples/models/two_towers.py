@@ -26,7 +26,7 @@ def make_data(seed: int, examples: int) -> tuple[Any, Any]:
     users = (random.zipf(1.2, examples) % USERS).astype("int32")
     items = np.empty(examples, "int32")
     for part in np.array_split(np.arange(examples), 100):
-        seen = np.exp(np.log(ITEMS + 1) * random.random((len(part), SEEN))).astype("int32") - 1
+        seen = np.exp(np.log(ITEMS + 1) * random.random((len(part), SEEN), "float32")).astype("int32") - 1
         fits = np.einsum("nd,nsd->ns", of_users[users[part]], of_items[seen])
         items[part] = seen[np.arange(len(part)), fits.argmax(axis=1)]
     return users, items
@@ -34,8 +34,8 @@ def make_data(seed: int, examples: int) -> tuple[Any, Any]:
 
 @functools.cache
 def training_examples() -> tuple[Any, Any]:
-    """1,000,000 users and items."""
-    return make_data(1, 1_000_000)
+    """2,000,000 users and items."""
+    return make_data(1, 2_000_000)
 
 
 def with_probabilities(users: Any, items: Any) -> tuple[Any, Any]:
@@ -77,5 +77,5 @@ def model() -> keras.Model:
         x = layers.Dense(DIM)(layers.Dense(64, activation="relu")(x))
         vectors.append(layers.UnitNormalization(name=vector)(x))
     network = keras.Model(ids, ExampleKey()([ops.stack(vectors, axis=1), ids["item"]]))
-    network.compile(keras.optimizers.Adagrad(0.1), loss, metrics=[top_10])
+    network.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=1e-4), loss, metrics=[top_10])
     return network
