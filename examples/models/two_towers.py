@@ -59,15 +59,6 @@ def fit_arguments() -> dict[str, Any]:
     return {"batch_size": 1000}
 
 
-loss = InBatchSoftmax(temperature=0.05)
-
-
-def top_10(log_probabilities: Any, vectors: Any) -> Any:
-    """Whether the item is among the ten best of the batch, float32 [n]."""
-    logits = loss.logits(log_probabilities, vectors)
-    return keras.metrics.sparse_top_k_categorical_accuracy(ops.arange(ops.shape(logits)[0]), logits, k=10)
-
-
 def model() -> keras.Model:
     """A user and an item to their vectors, [n, 2, 16], each of length 1."""
     ids = {name: keras.Input((), dtype="int32", name=name) for name in ("user", "item")}
@@ -77,5 +68,19 @@ def model() -> keras.Model:
         x = layers.Dense(DIM)(layers.Dense(64, activation="relu")(x))
         vectors.append(layers.UnitNormalization(name=vector)(x))
     network = keras.Model(ids, ExampleKey()([ops.stack(vectors, axis=1), ids["item"]]))
-    network.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=1e-4), loss, metrics=[top_10])
+    network.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=1e-4), InBatchSoftmax(temperature=0.05))
     return network
+
+
+def towers(network: keras.Model) -> tuple[keras.Model, keras.Model]:
+    """The parts that give the vector of a user, and that of an item."""
+    query, candidate = (
+        keras.Model(network.input[name], network.get_layer(vector).output)
+        for name, vector in (("user", "query_vector"), ("item", "candidate_vector"))
+    )
+    return query, candidate
+
+
+def candidates(context: Any) -> Any:
+    """All items."""
+    return np.arange(ITEMS)
