@@ -1,0 +1,28 @@
+"""Write the trainer's checkpoints as snapshots of the weights: a program of its own, because the trainer's code is graphs.
+
+    python -m benchmarks.recommenders.checkpoints FOLDER
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+
+from benchmarks.recommenders.work import given
+from trainer.checkpoint import files
+from trainer.checkpoint.table_files import StoredArrays
+
+
+def main() -> None:
+    """Write each checkpoint of the folder."""
+    mine = given()
+    for path in files.find(Path(sys.argv[1])):
+        stored = StoredArrays(path)
+        arrays = {name: stored.whole(name) for name in stored.names if not name.endswith("/accumulator")}
+        np.savez(mine.snapshots / f"{files.step_of(path) * mine.work.examples_per_step}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    main()
