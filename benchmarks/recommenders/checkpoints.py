@@ -1,6 +1,6 @@
 """Write the trainer's checkpoints as snapshots of the weights: a program of its own, because the trainer's code is graphs.
 
-    python -m benchmarks.recommenders.checkpoints FOLDER
+python -m benchmarks.recommenders.checkpoints FOLDER
 """
 
 import os

@@ -60,8 +60,10 @@ def _figure(mine: Given, about: records.About, network: Any) -> float:
         items = _outputs(network, {"user": np.zeros_like(numbers), "item": numbers})[:, 1]
         users = _outputs(network, {name: inputs[name] for name in ("user", "item")})[:, 0]
         place = np.searchsorted(numbers, train["item"])
-        seen = [np.setdiff1d(place[train["user"] == user], np.searchsorted(numbers, item))
-                for user, item in zip(inputs["user"], inputs["item"], strict=True)]
+        seen = [
+            np.setdiff1d(place[train["user"] == user], np.searchsorted(numbers, item))
+            for user, item in zip(inputs["user"], inputs["item"], strict=True)
+        ]
         return recall(users, items, np.searchsorted(numbers, inputs["item"]), seen)
     outputs = _outputs(network, {name: inputs[name] for name in networks.names_of(network)})
     if mine.work.model == "factorization":

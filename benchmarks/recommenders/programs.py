@@ -40,6 +40,14 @@ class Outcome:
     """Peak resident memory in MiB by role, of the largest process of each role."""
     curve: list[tuple[int, float, float]] = field(default_factory=list)
     """(Examples, seconds since the first step, figure on the held-out examples) of each snapshot."""
+    ops: list[tuple[str, str, str, float]] = field(default_factory=list)
+    """(Role, type, name, milliseconds for each batch of a worker) of each op, if the run was profiled."""
+
+    def __str__(self) -> str:
+        figures = [f"{self.rate:,.0f} samples/s"]
+        figures += [f"{self.per_cpu_second:,.0f} per CPU second"] if self.per_cpu_second else []
+        figures += [f"{self.curve[-1][2]:.4f} after {self.curve[-1][0]:,}"] if self.curve else []
+        return ", ".join(figures)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.recommenders.work import Given
 
-WARM_UP = 0.1
-"""The share of the examples before the steady part."""
-MAX_SECONDS = 20.0
-"""A training without snapshots ends after this time."""
+WARM_UP, WARM_UP_SECONDS = 0.1, 3.0
+"""The steady part begins after this share of the examples, or after this time, if that is sooner."""
+MAX_SECONDS = 8.0
+"""The steady part of a training without snapshots ends after this time."""
 
 
 class Progress:
@@ -32,7 +32,8 @@ class Progress:
         """Record that so many examples are done; return whether to go on."""
         now, work = time.time(), self._given.work
         self._first = self._first or now
-        if self._begin is None and examples >= work.examples * WARM_UP:
+        is_warm = examples >= work.examples * WARM_UP or now > self._first + WARM_UP_SECONDS
+        if self._begin is None and is_warm:
             self._begin = (now, examples)
         self._end = (now, examples)
         if self._points and examples >= self._points[0]:

@@ -72,8 +72,9 @@ class Adagrad:
 
     def __init__(self, network: Network, learning_rate: float) -> None:
         self._network, self._rate = network, learning_rate
-        self._sums = [tf.Variable(tf.fill(each.shape, ADAGRAD_START)) for each in network.dense]
-        self._table_sums = [tf.Variable(tf.fill(each.shape, ADAGRAD_START)) for each in network.tables]
+        self._sums, self._table_sums = (
+            [_sum_beside(each) for each in given] for given in (network.dense, network.tables)
+        )
 
     def apply(self, of_dense: Any, of_tables: Any) -> None:
         """Apply the gradients on the devices of the variables."""
@@ -88,6 +89,12 @@ class Adagrad:
             with tf.device(variable.device):
                 handles = {"var": variable.handle, "accum": sums.handle}
                 op.ResourceSparseApplyAdagradV2(**handles, lr=self._rate, epsilon=1e-7, grad=values, indices=ids)
+
+
+def _sum_beside(variable: Any) -> Any:
+    """Adagrad's sum of a variable, on the same parameter server."""
+    with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+        return tf.Variable(tf.fill(variable.shape, ADAGRAD_START))
 
 
 def train(resolver: Any) -> None:
