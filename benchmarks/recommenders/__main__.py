@@ -1,10 +1,10 @@
 """Measure recommenders by the trainer, and by others on the same machine.
 
-    python -m benchmarks.recommenders                        run everything and update docs/recommenders.md: an hour on two cores
-    python -m benchmarks.recommenders --short                check that every program runs; results mean little
-    python -m benchmarks.recommenders --sections rates       run some sections
-    python -m benchmarks.recommenders --render FILE          write the report from a file of results, complete or not
-    CRITEO_DIR=… python -m benchmarks.recommenders           also learn from Criteo's train.txt, in that folder
+    python -m benchmarks.recommenders                    run everything and update docs/recommenders.md: an hour
+    python -m benchmarks.recommenders --short            check that every program runs; results mean little
+    python -m benchmarks.recommenders --sections rates   run some sections
+    python -m benchmarks.recommenders --render FILE      write the report from a file of results, complete or not
+    CRITEO_DIR=… python -m benchmarks.recommenders       also learn from Criteo's train.txt, in that folder
 
 Each outcome goes to a JSON file in benchmarks/results at once: Ctrl-C loses only the current run.
 """

@@ -1,4 +1,4 @@
-"""Write the trainer's checkpoints as snapshots of the weights: a program of its own, because the trainer's code is graphs.
+"""Write the trainer's checkpoints as snapshots: a program of its own, because the trainer disables eager execution.
 
 python -m benchmarks.recommenders.checkpoints FOLDER
 """
@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-import numpy as np
-
+from benchmarks.recommenders.progress import save
 from benchmarks.recommenders.work import given
 from trainer.checkpoint import files
 from trainer.checkpoint.table_files import StoredArrays
@@ -21,7 +20,7 @@ def main() -> None:
     for path in files.find(Path(sys.argv[1])):
         stored = StoredArrays(path)
         arrays = {name: stored.whole(name) for name in stored.names if not name.endswith("/accumulator")}
-        np.savez(mine.snapshots / f"{files.step_of(path) * mine.work.examples_per_step}.npz", **arrays)
+        save(mine.snapshots, files.step_of(path) * mine.work.examples_per_step, arrays)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """A click log that is made here, whose true probabilities are known, and thus the best AUC that a model can have.
 
 Ids follow Zipf's law. An id lives for LIFE days, then another one takes its rank. The effect of the numbers drifts from
-day to day. The held-out examples are those of the day after the last one. Each chunk has its own seed, so that a log does
-not depend on the order in which it is written.
+day to day. The held-out examples are those of the day after the last one. Each chunk has its own seed.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Law:
         score = numbers @ (np.cos(DRIFT * day) * effects[0] + np.sin(DRIFT * day) * effects[1]) - 1
         score += sum(2 * each[:, 0] for each in vectors.values())
         names = list(form.sizes)
-        for one, other in zip(names, names[1:], strict=False):
+        for one, other in itertools.pairwise(names):
             score += 2 * np.einsum("nk,nk->n", vectors[one], vectors[other])
         history = None
         if form.history:

@@ -1,7 +1,7 @@
 """Criteo's click log for the Kaggle challenge: lines of a label, 13 integers and 26 hexadecimal ids, tab by tab.
 
-The user gives the folder with train.txt as CRITEO_DIR, because its licence forbids to pass it on. Without it, lines of our
-own in its format stand in for it: they show the rate, but there is nothing to learn in them.
+The user gives the folder with train.txt as CRITEO_DIR. Without it, lines of our own in its format stand in for it: they
+show the rate, but there is nothing to learn in them.
 """
 
 import itertools

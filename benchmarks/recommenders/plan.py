@@ -150,26 +150,22 @@ def _other(model: str, extent: Extent) -> list[Pair]:
     programs = (
         {"trainer", "fit"} if extent.is_short and model != "din" else {"trainer", "fit", "ParameterServerStrategy"}
     )
-    kept = [(program, work) for program, work in found if program in programs]
+    kept = [(program, work) for program, work in found if program in programs and work.ps < 2]
     return kept[1:] if extent.is_short else kept
 
 
 def _learning(extent: Extent) -> list[Pair]:
-    """DLRM on both logs by all programs that have snapshots; one round, the same examples for each."""
-    found = []
-    for name in (data.CLICKS,) if extent.is_short else (data.CLICKS, data.CLICKS_FREQUENT):
-        for program, mode in (
-            ("trainer", "asynchronous"),
-            ("trainer", "synchronous"),
-            ("classic", "asynchronous"),
-            ("classic", "synchronous"),
-            ("PyTorch", "synchronous"),
-            ("fit", "asynchronous"),
-        ):
-            every = extent.learning // 4 if extent.is_short else MILLION
-            work = Work("dlrm", name, BATCH, mode, examples=extent.learning, every=every)  # type: ignore[arg-type]
-            found.append((program, _alone(program, work)))
-    return found[:1] + found[-1:] if extent.is_short else found
+    """DLRM on both logs, with the same examples for each program; on the second one by the trainer and `fit` alone."""
+    every = extent.learning // 4 if extent.is_short else MILLION
+    asynchronous, synchronous = (
+        Work("dlrm", data.CLICKS, BATCH, mode, examples=extent.learning, every=every) for mode in MODES
+    )
+    fit = _alone("fit", asynchronous)
+    if extent.is_short:
+        return [("trainer", asynchronous), ("fit", fit)]
+    ours = [("trainer", asynchronous), ("trainer", synchronous), ("fit", fit)]
+    others = [("classic", asynchronous), ("classic", synchronous), ("PyTorch", replace(synchronous, ps=0))]
+    return [*ours, *others, *((program, replace(work, data=data.CLICKS_FREQUENT)) for program, work in ours)]
 
 
 def _movielens(extent: Extent) -> list[Pair]:

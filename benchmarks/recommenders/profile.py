@@ -28,7 +28,7 @@ BEGIN = 0.2
 BATCH = "EagerLocalExecute: IteratorGetNext"
 """The event by which a worker draws a batch."""
 OP = re.compile(r"(?P<name>[^:\s]+):(?P<type>_?[A-Z]\w*)")
-UNROLLED = re.compile(r"(^(step_graph|concat)|(?<=\D))_S?\d+\b")
+UNROLLED = re.compile(r"^step_graph(_\d+)?/|(_S?\d+)+(?=/|$)")
 """What the trainer adds to the names of the ops of each step of an execution."""
 
 

@@ -1,4 +1,4 @@
-"""A task of the trainer with TensorFlow's profiler server: its first argument is the port, the others are the trainer's."""
+"""A task of the trainer with TensorFlow's profiler server. Its first argument is the port, then come the trainer's."""
 
 import os
 import sys

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ WARM_UP, WARM_UP_SECONDS = 0.1, 3.0
 """The steady part begins after this share of the examples, or after this time, if that is sooner."""
 MAX_SECONDS = 8.0
 """The steady part of a training without snapshots ends after this time."""
+
+
+def save(folder: Path, examples: int, weights: Mapping[str, Any]) -> None:
+    """Write a snapshot: the arrays of the model by Keras's paths."""
+    np.savez(folder / f"{examples}.npz", **dict[str, Any](weights))
 
 
 class Progress:
@@ -39,7 +45,7 @@ class Progress:
         if self._points and examples >= self._points[0]:
             self._points.pop(0)
             self._snapshots.append((examples, now - self._first - self._paused))
-            np.savez(self._given.snapshots / f"{examples}.npz", **self._weights())
+            save(self._given.snapshots, examples, self._weights())
             self._paused += time.time() - now
         is_late = not work.every and self._begin is not None and now > self._begin[0] + MAX_SECONDS
         return examples < work.examples and not is_late

@@ -47,19 +47,15 @@ def rates(runs: Sequence[Run]) -> str:
         if program == "trainer" and work.ps == 1
     }
     for (program, work), found in sorted(by_work.items(), key=lambda each: _order(each[0][1])):
-        rate, per_cpu, sent = (
-            [each(run.outcome) for run in found]
-            for each in (_rate, lambda o: o.per_cpu_second, lambda o: o.bytes_per_example)
-        )
+        outcomes = [run.outcome for run in found]
+        rate, per_cpu = [each.rate for each in outcomes], [each.per_cpu_second for each in outcomes]
+        sent = [each.bytes_per_example for each in outcomes]
         mine = ours.get((work.model, work.batch_size, work.mode), []) if program != "trainer" else []
         times = spread([one / other for one, other in zip(mine, rate, strict=False)], "{:.2f}") if mine else ""
-        lines.append(
-            row(
-                [work.model, f"{work.batch_size:,}", name(program, work), work.ps or "", work.workers, len(found)]
-                + [spread(rate, "{:,.0f}"), spread(per_cpu, "{:,.0f}")]
-                + ["" if work.workers == 1 else spread(sent, "{:,.0f}"), times]
-            )
-        )
+        cells = [work.model, f"{work.batch_size:,}", name(program, work), work.ps or "", work.workers, len(found)]
+        cells += [spread(rate, "{:,.0f}"), spread(per_cpu, "{:,.0f}")]
+        cells += ["" if work.workers == 1 else spread(sent, "{:,.0f}"), times]
+        lines.append(row(cells))
     return "\n".join(lines)
 
 
@@ -79,13 +75,9 @@ def learning(runs: Sequence[Run]) -> str:
             curve = run.outcome.curve
             cells = [auc_at(curve, point * MILLION) for point in POINTS]
             seconds = seconds_to(curve, goal) if goal else None
-            lines.append(
-                row(
-                    [name(run.planned.program, run.planned.work)]
-                    + ["" if cell is None else f"{cell:.4f}" for cell in cells]
-                    + ["–" if seconds is None else f"{seconds:.1f}"]
-                )
-            )
+            shown = ["" if cell is None else f"{cell:.4f}" for cell in cells]
+            shown.append("–" if seconds is None else f"{seconds:.1f}")
+            lines.append(row([name(run.planned.program, run.planned.work), *shown]))
         lines.append("")
     return "\n".join(lines)
 
@@ -207,19 +199,15 @@ def draw(runs: Sequence[Run], file: Path) -> None:
     first = next((run.planned.work.data for run in curves), "")
     for run in curves:
         if run.planned.work.data == first and run.outcome.curve:
-            examples, _, found = zip(*run.outcome.curve, strict=True)
+            millions = [examples / MILLION for examples, _, _ in run.outcome.curve]
             label = name(run.planned.program, run.planned.work)
-            right.plot([each / MILLION for each in examples], found, marker=".", label=label)
+            right.plot(millions, [auc for _, _, auc in run.outcome.curve], marker=".", label=label)
     if best := next((run.best for run in curves if run.best), None):
         right.axhline(best, color="#222222", linestyle="--", linewidth=0.8)
     right.set(title=f"{first} (dashed: best)", xlabel="million examples", ylabel="AUC")
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
-
-
-def _rate(outcome: Outcome) -> float:
-    return outcome.rate
 
 
 def _goal(runs: Sequence[Run]) -> float | None:

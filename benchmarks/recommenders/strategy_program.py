@@ -1,10 +1,9 @@
-"""`tf.distribute.ParameterServerStrategy`: a coordinator dispatches the steps of the workers, as TensorFlow's guide has it.
+"""`tf.distribute.ParameterServerStrategy`: a coordinator dispatches steps to workers, as TensorFlow's guide has it.
 
 Keras 3 does not support this strategy, so the tables and the dense arrays of the network are variables of the strategy.
 A lookup reads the rows of the batch alone, and an update of Adagrad writes these alone, as that of Keras 2 did.
 """
 
-import json
 import os
 from typing import Any
 
@@ -32,7 +31,7 @@ def main() -> None:
 class Network:
     """A network of Keras whose arrays are variables of the strategy.
 
-    Create it before the strategy, which makes Keras's own arrays unusable, and then its variables in the strategy's scope.
+    Create it before the strategy, which makes Keras's own arrays unusable, and its variables in the strategy's scope.
     """
 
     def __init__(self, network: Any) -> None:
@@ -113,7 +112,6 @@ def train(resolver: Any) -> None:
     def batches(context: Any = None) -> Any:
         return records.dataset(file, form, names, work.batch_size).shuffle(16).repeat()
 
-    @tf.function  # type: ignore[misc]
     def step(iterator: Any) -> None:
         def on_batch(batch: Any) -> None:
             _, of_dense, of_tables = network(*batch)
@@ -121,12 +119,13 @@ def train(resolver: Any) -> None:
 
         strategy.run(on_batch, args=(next(iterator),))
 
+    traced = tf.function(step)
     iterator = iter(coordinator.create_per_worker_dataset(batches))
     progress, done = Progress(mine, dict), 0
     steps = work.workers
     while True:
         for _ in range(steps):
-            coordinator.schedule(step, args=(iterator,))
+            coordinator.schedule(traced, args=(iterator,))
         coordinator.join()
         done += steps
         if not progress.tick(done * work.batch_size):
@@ -136,5 +135,4 @@ def train(resolver: Any) -> None:
 
 
 if __name__ == "__main__":
-    json.loads(os.environ["TF_CONFIG"])  # a task without it would wait for nobody
     main()

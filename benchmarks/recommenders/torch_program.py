@@ -1,9 +1,10 @@
 """DLRM in PyTorch: `EmbeddingBag(sparse=True)` and `DistributedDataParallel` over gloo, on CPUs.
 
-It runs in an environment of its own, without TensorFlow, as a rank of RANK and WORLD_SIZE. Each rank has all tables, and
-the ranks exchange the gradients of the rows of their batches. Arrays have the names that Keras gives them.
+It runs in an environment of its own, without TensorFlow, as a rank of RANK and WORLD_SIZE. Each rank has all tables.
+The ranks exchange the gradients of the rows of their batches. Arrays have the names that Keras gives them.
 """
 
+import itertools
 import os
 from typing import Any
 
@@ -37,7 +38,7 @@ class DLRM(nn.Module):  # type: ignore[misc]
     @staticmethod
     def _layers(sizes: list[int]) -> Any:
         found = []
-        for size, units in zip(sizes, sizes[1:], strict=False):
+        for size, units in itertools.pairwise(sizes):
             layer = nn.Linear(size, units)
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
