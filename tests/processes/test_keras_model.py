@@ -63,7 +63,7 @@ def test_replicas_train_on_data_of_the_models_own(
 
 @pytest.mark.parametrize(
     "model",
-    ["dlrm.py", *(pytest.param(f"{each}.py", marks=pytest.mark.long) for each in ("wide_and_deep", "deepfm", "din"))],
+    ["dlrm.py", *(pytest.param(f"{each}.py", marks=pytest.mark.long) for each in ("wide_and_deep", "deepfm"))],
 )
 def test_tables_move_to_another_number_of_parameter_servers(trainer: Trainer, model: str) -> None:
     settings: list[str | Path] = ["--model", MODELS / model, "--workers=2", "--train_dir=run"]
