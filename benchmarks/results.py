@@ -4,8 +4,10 @@ import contextlib
 import json
 import platform
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import trainer
 from benchmarks.workload import Run
@@ -13,6 +15,14 @@ from trainer.data.files import write_atomically
 from trainer.training.threads import usable_cpus
 
 FOLDER = Path(__file__).parent / "results"
+Found = TypeVar("Found")
+
+
+class Storable(Protocol):
+    """A run that is stored."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as plain data."""
 
 
 def describe_machine() -> dict[str, str | int]:
@@ -40,14 +50,15 @@ def _version_of_tensorflow() -> str:
 class Results:
     """The runs so far of one invocation, and their file."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        """The name of the file begins with `prefix`."""
         FOLDER.mkdir(exist_ok=True)
-        self.path = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+        self.path = FOLDER / f"{prefix}{time.strftime('%Y%m%d-%H%M%S')}.json"
         self.machine = describe_machine()
-        self.runs: list[Run] = []
+        self.runs: list[Any] = []
         self._write()
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Storable) -> None:
         """Add a run and write the file at once."""
         self.runs.append(run)
         self._write()
@@ -59,5 +70,10 @@ class Results:
 
 def read(path: Path) -> tuple[dict[str, str | int], list[Run]]:
     """Read the machine and the runs from a file of results."""
+    return read_as(path, Run.from_json)
+
+
+def read_as(path: Path, parse: Callable[[dict[str, Any]], Found]) -> tuple[dict[str, str | int], list[Found]]:
+    """Read the machine, and the runs by a function for one of them."""
     content = json.loads(path.read_text())
-    return content["machine"], [Run.from_json(run) for run in content["runs"]]
+    return content["machine"], [parse(run) for run in content["runs"]]

@@ -8,6 +8,7 @@ made here: ids are as frequent as words of a language, and hidden vectors decide
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,33 @@ def test_data(context: Any) -> tuple[Any, Any]:
     return make_data(2, 10_000)
 
 
-def model() -> keras.Model:
-    """Numbers and ids to the probability."""
-    numbers = keras.Input((NUMBERS,), name="numbers")
-    ids = {name: keras.Input((), dtype="int32", name=name) for name in SIZES}
-    dense = layers.Dense(DIM, activation="relu")(layers.Dense(32, activation="relu")(numbers))
-    rows = [layers.Embedding(size, DIM, name=f"of_{name}")(ids[name]) for name, size in SIZES.items()]
+def network(
+    sizes: Mapping[str, int], numbers: int, dim: int = DIM, bottom: Sequence[int] = (32,), top: Sequence[int] = (32,)
+) -> keras.Model:
+    """Numbers and ids to the probability: layers for the numbers, products of all pairs of vectors, more layers."""
+    given = keras.Input((numbers,), name="numbers")
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in sizes}
+    dense = given
+    for units in (*bottom, dim):
+        dense = layers.Dense(units, activation="relu")(dense)
+    rows = [layers.Embedding(size, dim, name=f"of_{name}")(ids[name]) for name, size in sizes.items()]
     vectors = ops.stack([dense, *rows], axis=1)
     products = layers.Flatten()(ops.matmul(vectors, ops.transpose(vectors, (0, 2, 1))))
     x = layers.Concatenate()([dense, products])
-    output = layers.Dense(1, activation="sigmoid")(layers.Dense(32, activation="relu")(x))
-    network = keras.Model({"numbers": numbers, **ids}, output)
+    for units in top:
+        x = layers.Dense(units, activation="relu")(x)
+    return keras.Model({"numbers": given, **ids}, layers.Dense(1, activation="sigmoid")(x))
+
+
+def compiled(network: keras.Model) -> keras.Model:
+    """This network, with a loss of clicks and its AUC."""
     network.compile(keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     return network
+
+
+def model() -> keras.Model:
+    """The network for the data above."""
+    return compiled(network(SIZES, NUMBERS))
 
 
 def write_parquet(folder: Path) -> None:

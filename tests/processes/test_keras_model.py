@@ -61,7 +61,10 @@ def test_replicas_train_on_data_of_the_models_own(
     assert result["dataset"] == "train_data"
 
 
-@pytest.mark.parametrize("model", ["dlrm.py", pytest.param("wide_and_deep.py", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "model",
+    ["dlrm.py", *(pytest.param(f"{each}.py", marks=pytest.mark.long) for each in ("wide_and_deep", "deepfm"))],
+)
 def test_tables_move_to_another_number_of_parameter_servers(trainer: Trainer, model: str) -> None:
     settings: list[str | Path] = ["--model", MODELS / model, "--workers=2", "--train_dir=run"]
     before = trainer.launch(*settings, "--ps=2", "--sync_replicas=false", "--train_steps=200")
