@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.recommenders import data, movielens
-from benchmarks.recommenders.programs import Outcome
+from benchmarks.recommenders.programs import WITHOUT_ROW_OPS, Outcome
 from benchmarks.recommenders.work import Mode, Work
 
 RATES, LEARNING, MOVIELENS, CRITEO, PROFILE = "rates", "learning", "movielens", "criteo", "profile"
@@ -41,7 +41,7 @@ class Planned:
         return f"{self.section:9} {work.model}, batch {work.batch_size}, {self.program} {work.mode}, {cluster}"
 
 
-CLUSTERS = ("trainer", "classic", "ParameterServerStrategy")
+CLUSTERS = ("trainer", WITHOUT_ROW_OPS, "classic", "ParameterServerStrategy")
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ def _dlrm(model: str, name: str, size: int, extent: Extent, share: float = 1.0) 
     clusters = [synchronous, asynchronous] if extent.is_short else list(works.values())
     return [
         *(("trainer", work) for work in clusters),
+        *((WITHOUT_ROW_OPS, work) for work in clusters if work.ps == 1),
         ("classic", asynchronous),
         *(() if extent.is_short else [("classic", synchronous)]),
         ("ParameterServerStrategy", asynchronous),

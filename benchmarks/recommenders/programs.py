@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 MODEL = Path(__file__).parent / "trainer_model.py"
 TIMEOUT = 900.0
 """Seconds after which a run counts as hung."""
+WITHOUT_ROW_OPS = "trainer without row_ops.cc"
 REPORTS = 40
 """Points of the trainer's curves, from which its steady part is read."""
 
@@ -71,6 +72,11 @@ def run_trainer(given: Given) -> Outcome:
         if work.every:
             _ask("checkpoints", given, name)
         return _outcome(given, line, processes, meter)
+
+
+def run_without_row_ops(given: Given) -> Outcome:
+    """Run the trainer with the ops of TensorFlow on rows of tables, in place of those in C++."""
+    return run_trainer(replace(given, variables={"TRAINER_ROW_OPS": "0"}))
 
 
 def trainer_tasks(given: Given, folder: Path, flags: Sequence[str] = ()) -> list[Task]:
@@ -145,6 +151,7 @@ def run_torch(given: Given) -> Outcome:
 Program = Callable[[Given], Outcome]
 PROGRAMS: Mapping[str, Program] = {
     "trainer": run_trainer,
+    WITHOUT_ROW_OPS: run_without_row_ops,
     "fit": run_fit,
     "ParameterServerStrategy": run_strategy,
     "classic": run_classic,

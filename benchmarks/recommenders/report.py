@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recommenders.plan import CRITEO, LEARNING, MILLION, MOVIELENS, PROFILE, RATES, Run
-from benchmarks.recommenders.programs import Outcome
+from benchmarks.recommenders.programs import WITHOUT_ROW_OPS, Outcome
 from benchmarks.recommenders.work import Work
 from benchmarks.report import row, spread
 
@@ -155,7 +155,7 @@ def name(program: str, work: Work) -> str:
     """The name of a program with its mode."""
     if program == "fit":
         return "`fit`, one process"
-    return f"{program}, {work.mode}" if program in ("trainer", "classic") else program
+    return f"{program}, {work.mode}" if program in ("trainer", WITHOUT_ROW_OPS, "classic") else program
 
 
 def auc_at(curve: Sequence[tuple[int, float, float]], examples: int) -> float | None:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -56,10 +56,12 @@ class Given:
     """The folder with the rows."""
     snapshots: Path
     """The folder for the weights: a file N.npz after N examples, with the arrays by Keras's paths."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """More variables of its environment."""
 
     def environment(self) -> dict[str, str]:
         """What the program finds."""
-        return {VARIABLE: json.dumps([asdict(self.work), str(self.examples), str(self.snapshots)])}
+        return {VARIABLE: json.dumps([asdict(self.work), str(self.examples), str(self.snapshots)]), **self.variables}
 
     @property
     def points(self) -> Sequence[int]:
