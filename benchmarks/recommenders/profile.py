@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import FailedError, Processes, running
+from benchmarks.processes import FailedError, running
 from benchmarks.recommenders import programs
-from benchmarks.recommenders.programs import Outcome, trainer_tasks
+from benchmarks.recommenders.programs import LONG, Outcome, trainer_tasks
 from benchmarks.recommenders.work import Given, Work
 from hack.ports import free_ports
 
@@ -43,7 +43,7 @@ def run(given: Given) -> Outcome:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tasks = trainer_tasks(given, folder / "run")
+        tasks = trainer_tasks(given, folder / "run", LONG * given.work.steps)
         ports = free_ports(len(tasks))
         program = [sys.executable, "-m", "benchmarks.recommenders.profiled_task"]
         profiled = [
@@ -52,7 +52,8 @@ def run(given: Given) -> Outcome:
         ]
         (folder / "output").mkdir()
         with running(profiled, folder / "output", programs.TIMEOUT) as processes:
-            _wait_for_step(processes, given.work)
+            while programs.step_of(processes, given.work) < BEGIN * given.work.steps:
+                time.sleep(0.1)
             addresses = ",".join(f"grpc://localhost:{port}" for port in ports)
             try:
                 tf.profiler.experimental.client.trace(addresses, str(folder / "trace"), int(SECONDS * 1000))
@@ -74,16 +75,6 @@ def events(file: Path) -> Iterator[tuple[str, int, float]]:
             for event in line.events:
                 begin = line.timestamp_ns + event.offset_ps // 1000
                 yield plane.event_metadata[event.metadata_id].name, begin, event.duration_ps / 1e9
-
-
-def _wait_for_step(processes: Processes, work: Work) -> None:
-    """Wait until the chief reports a step in the steady part."""
-    while True:
-        processes.check()
-        steps = re.findall(r"step (\d+)/", processes.output(work.ps))
-        if steps and int(steps[-1]) >= BEGIN * work.steps:
-            return
-        time.sleep(0.1)
 
 
 def _outcome(traces: Sequence[tuple[str, Path]], work: Work) -> Outcome:
