@@ -6,10 +6,11 @@ trainer's own `--profile_steps` has the ops of the chief alone.
 
 import os
 import re
+import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +26,8 @@ SECONDS = 2.0
 """Length of a trace."""
 BEGIN = 0.2
 """The share of the steps after which it begins."""
-BATCH = "EagerLocalExecute: IteratorGetNext"
-"""The event by which a worker draws a batch."""
+NETWORK = "step/step/"
+"""The ops of a network begin so. Most of them run once for each batch."""
 OP = re.compile(r"(?P<name>[^:\s]+):(?P<type>_?[A-Z]\w*)")
 UNROLLED = re.compile(r"^step_graph(_\d+)?/|(_S?\d+)+(?=/|$)")
 """What the trainer adds to the names of the ops of each step of an execution."""
@@ -80,18 +81,22 @@ def events(file: Path) -> Iterator[tuple[str, int, float]]:
 def _outcome(traces: Sequence[tuple[str, Path]], work: Work) -> Outcome:
     """The time of each op for each batch, of all tasks of a role together."""
     times: dict[tuple[str, str, str], float] = defaultdict(float)
-    drawn: list[int] = []
+    counts: Counter[str] = Counter()
+    begins: list[int] = []
     for role, file in traces:
         for name, begin, duration in events(file):
             if found := OP.fullmatch(name):
-                times[role, found["type"].lstrip("_"), UNROLLED.sub("", found["name"])] += duration
-            elif name == BATCH:
-                drawn.append(begin)
-    if len(drawn) < 2 * work.workers:
+                op = UNROLLED.sub("", found["name"])
+                times[role, found["type"].lstrip("_"), op] += duration
+                if role == "worker" and op.startswith(NETWORK):
+                    counts[op] += 1
+                    begins.append(begin)
+    batches = statistics.median(counts.values()) if counts else 0
+    if batches < 2 * work.workers:
         raise FailedError("the trace has no steps; give the run more examples.")
-    seconds = (max(drawn) - min(drawn)) / 1e9
-    ops = [(*key, milliseconds / len(drawn)) for key, milliseconds in times.items()]
-    return Outcome((len(drawn) - 1) * work.batch_size / seconds, 0.0, 0.0, ops=sorted(ops, key=_longest_first))
+    seconds = (max(begins) - min(begins)) / 1e9
+    ops = [(*key, milliseconds / batches) for key, milliseconds in times.items()]
+    return Outcome(batches * work.batch_size / seconds, 0.0, 0.0, ops=sorted(ops, key=_longest_first))
 
 
 def _longest_first(op: tuple[Any, ...]) -> float:
