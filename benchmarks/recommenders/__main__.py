@@ -80,7 +80,7 @@ def measure(
     """
     planned = [each for each in plan.plan(extent, sections) if each.program in names]
     total, complete, started_at = len(planned), True, time.monotonic()
-    print(f"{total} runs; a whole plan takes about an hour on two cores", flush=True)
+    print(f"{total} runs, about {plan.minutes(planned, extent):.0f} minutes on two quiet cores", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         examples = Examples(Path(folder), extent.counts, criteo_file)
         for number, each in enumerate(planned, start=1):

@@ -81,7 +81,7 @@ def train(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: 
         poll_chief_every_second()
     rows = records.read(mine.examples / records.TRAIN, form)
     with tf1.train.MonitoredSession(creator, hooks) as session:
-        progress = Progress(mine, lambda: session._tf_sess().run(weights))
+        progress = Progress(work, mine.snapshots, lambda: session._tf_sess().run(weights))
         for batch in records.batches(rows, work.batch_size, index, len(cluster["worker"])):
             found = form.inputs(batch)
             feeds = {inputs[name]: found[name] for name in inputs}

@@ -30,7 +30,7 @@ def main() -> None:
     form = records.read_about(mine.examples).form
     network = networks.build(mine.work, form)
     size = mine.work.batch_size
-    progress = Progress(mine, lambda: {each.path: each.numpy() for each in network.weights})
+    progress = Progress(mine.work, mine.snapshots, lambda: {each.path: each.numpy() for each in network.weights})
     dataset = records.dataset(mine.examples / records.TRAIN, form, networks.names_of(network), size).repeat()
     network.fit(dataset, steps_per_epoch=10**9, epochs=1, verbose=0, callbacks=[Ticks(progress, size)])
     progress.print()

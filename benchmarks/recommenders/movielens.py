@@ -16,7 +16,7 @@ USERS, ITEMS = 944, 1683
 """One more than there are: they are numbered from 1."""
 TOWERS = {"user": 100_000, "item": 200_000}
 """The tables of examples/models/two_towers.py, of which few rows are used."""
-EPOCHS = {"two_towers": 20, "factorization": 20}
+EPOCHS = {"two_towers": 20, "factorization": 12}
 
 
 def ratings() -> np.ndarray:

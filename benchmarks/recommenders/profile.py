@@ -6,18 +6,19 @@ trainer's own `--profile_steps` has the ops of the chief alone.
 
 import os
 import re
+import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import FailedError, Processes, running
+from benchmarks.processes import FailedError, running
 from benchmarks.recommenders import programs
-from benchmarks.recommenders.programs import Outcome, trainer_tasks
+from benchmarks.recommenders.programs import LONG, Outcome, trainer_tasks
 from benchmarks.recommenders.work import Given, Work
 from hack.ports import free_ports
 
@@ -25,8 +26,8 @@ SECONDS = 2.0
 """Length of a trace."""
 BEGIN = 0.2
 """The share of the steps after which it begins."""
-BATCH = "EagerLocalExecute: IteratorGetNext"
-"""The event by which a worker draws a batch."""
+NETWORK = "step/step/"
+"""The ops of a network begin so. Most of them run once for each batch."""
 OP = re.compile(r"(?P<name>[^:\s]+):(?P<type>_?[A-Z]\w*)")
 UNROLLED = re.compile(r"^step_graph(_\d+)?/|(_S?\d+)+(?=/|$)")
 """What the trainer adds to the names of the ops of each step of an execution."""
@@ -43,7 +44,7 @@ def run(given: Given) -> Outcome:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tasks = trainer_tasks(given, folder / "run")
+        tasks = trainer_tasks(given, folder / "run", LONG * given.work.steps)
         ports = free_ports(len(tasks))
         program = [sys.executable, "-m", "benchmarks.recommenders.profiled_task"]
         profiled = [
@@ -52,7 +53,8 @@ def run(given: Given) -> Outcome:
         ]
         (folder / "output").mkdir()
         with running(profiled, folder / "output", programs.TIMEOUT) as processes:
-            _wait_for_step(processes, given.work)
+            while programs.step_of(processes, given.work) < BEGIN * given.work.steps:
+                time.sleep(0.1)
             addresses = ",".join(f"grpc://localhost:{port}" for port in ports)
             try:
                 tf.profiler.experimental.client.trace(addresses, str(folder / "trace"), int(SECONDS * 1000))
@@ -76,31 +78,25 @@ def events(file: Path) -> Iterator[tuple[str, int, float]]:
                 yield plane.event_metadata[event.metadata_id].name, begin, event.duration_ps / 1e9
 
 
-def _wait_for_step(processes: Processes, work: Work) -> None:
-    """Wait until the chief reports a step in the steady part."""
-    while True:
-        processes.check()
-        steps = re.findall(r"step (\d+)/", processes.output(work.ps))
-        if steps and int(steps[-1]) >= BEGIN * work.steps:
-            return
-        time.sleep(0.1)
-
-
 def _outcome(traces: Sequence[tuple[str, Path]], work: Work) -> Outcome:
     """The time of each op for each batch, of all tasks of a role together."""
     times: dict[tuple[str, str, str], float] = defaultdict(float)
-    drawn: list[int] = []
+    counts: Counter[str] = Counter()
+    begins: list[int] = []
     for role, file in traces:
         for name, begin, duration in events(file):
             if found := OP.fullmatch(name):
-                times[role, found["type"].lstrip("_"), UNROLLED.sub("", found["name"])] += duration
-            elif name == BATCH:
-                drawn.append(begin)
-    if len(drawn) < 2 * work.workers:
+                op = UNROLLED.sub("", found["name"])
+                times[role, found["type"].lstrip("_"), op] += duration
+                if role == "worker" and op.startswith(NETWORK):
+                    counts[op] += 1
+                    begins.append(begin)
+    batches = statistics.median(counts.values()) if counts else 0
+    if batches < 2 * work.workers:
         raise FailedError("the trace has no steps; give the run more examples.")
-    seconds = (max(drawn) - min(drawn)) / 1e9
-    ops = [(*key, milliseconds / len(drawn)) for key, milliseconds in times.items()]
-    return Outcome((len(drawn) - 1) * work.batch_size / seconds, 0.0, 0.0, ops=sorted(ops, key=_longest_first))
+    seconds = (max(begins) - min(begins)) / 1e9
+    ops = [(*key, milliseconds / batches) for key, milliseconds in times.items()]
+    return Outcome(batches * work.batch_size / seconds, 0.0, 0.0, ops=sorted(ops, key=_longest_first))
 
 
 def _longest_first(op: tuple[Any, ...]) -> float:

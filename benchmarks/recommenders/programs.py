@@ -1,8 +1,10 @@
 """The programs under measurement: each starts its processes on this machine, and returns the outcome of a run."""
 
 import json
+import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ import numpy as np
 from benchmarks.processes import FailedError, Processes, Task, running
 from benchmarks.recommenders import torch_environment
 from benchmarks.recommenders.meter import Meter
-from benchmarks.recommenders.progress import WARM_UP
+from benchmarks.recommenders.progress import WARM_UP, Progress
 from benchmarks.recommenders.work import Given, Work
 from hack.ports import free_ports
 
@@ -23,8 +25,10 @@ MODEL = Path(__file__).parent / "trainer_model.py"
 TIMEOUT = 900.0
 """Seconds after which a run counts as hung."""
 WITHOUT_ROW_OPS = "trainer without row_ops.cc"
-REPORTS = 40
+REPORTS = 20
 """Points of the trainer's curves, from which its steady part is read."""
+LONG = 20
+"""The trainer is told that it takes so many times the steps, so that its executions have the size of a long run."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,17 @@ class _Line:
 
 
 def run_trainer(given: Given) -> Outcome:
-    """Run the trainer on a cluster."""
+    """Run the trainer on a cluster: to its end for snapshots, otherwise until the steady part is over."""
     work = given.work
     with tempfile.TemporaryDirectory() as name:
-        with _started(trainer_tasks(given, Path(name)), Meter) as (processes, meter):
-            processes.wait(work.ps)  # worker 0, the chief
-            line = read_trainer(Path(name), work)
         if work.every:
+            with _started(trainer_tasks(given, Path(name), work.steps), Meter) as (processes, meter):
+                processes.wait(work.ps)  # worker 0, the chief
+            line = _read_curve(Path(name), work)
             _ask("checkpoints", given, name)
+        else:
+            with _started(trainer_tasks(given, Path(name), LONG * work.steps), Meter) as (processes, meter):
+                line = _watch(processes, work)
         return _outcome(given, line, processes, meter)
 
 
@@ -79,25 +86,47 @@ def run_without_row_ops(given: Given) -> Outcome:
     return run_trainer(replace(given, variables={"TRAINER_ROW_OPS": "0"}))
 
 
-def trainer_tasks(given: Given, folder: Path, flags: Sequence[str] = ()) -> list[Task]:
-    """The tasks of the trainer: parameter servers, then workers."""
+def trainer_tasks(given: Given, folder: Path, steps: int) -> list[Task]:
+    """The tasks of the trainer for so many steps: parameter servers, then workers."""
     work = given.work
     every = work.every // work.examples_per_step
     saves = [f"--save_steps={every}", "--keep_checkpoints=1000"] if every else ["--save_share=0"]
-    command = [sys.executable, "-m", "trainer", "train", f"--model={MODEL}", f"--train_steps={work.steps}"]
-    command += [f"--sync_replicas={work.mode == 'synchronous'}", f"--train_dir={folder}", *saves, *flags]
-    command += ["--save_seconds=100000", "--eval_seconds=100000", f"--report_steps={max(1, work.steps // REPORTS)}"]
+    command = [sys.executable, "-m", "trainer", "train", f"--model={MODEL}", f"--train_steps={steps}"]
+    command += [f"--sync_replicas={work.mode == 'synchronous'}", f"--train_dir={folder}", *saves]
+    command += ["--save_seconds=100000", "--eval_seconds=100000", f"--report_steps={max(10, work.steps // REPORTS)}"]
     return _cluster(command, given, ("ps", "worker"))
 
 
-def read_trainer(folder: Path, work: Work) -> _Line:
-    """The steady part of a run, from its curves."""
+def step_of(processes: Processes, work: Work) -> int:
+    """The last step that the trainer's chief has reported; 0 before.
+
+    Raises:
+        FailedError: a task has ended.
+    """
+    processes.check()
+    steps = re.findall(r"step (\d+)/", processes.output(work.ps))
+    return int(steps[-1]) if steps else 0
+
+
+def _watch(processes: Processes, work: Work) -> _Line:
+    """The steady part of a run, from the lines that the chief prints at most each second."""
+    progress, step = Progress(replace(work, every=0)), 0
+    while True:
+        now = step_of(processes, work)
+        if now > step and not progress.tick(now * work.examples_per_step):
+            return _Line(**progress.line)
+        step = now
+        time.sleep(0.02)
+
+
+def _read_curve(folder: Path, work: Work) -> _Line:
+    """The steady part and the snapshots of a run that has ended, from its curves."""
     from trainer.run_directory import curves
 
     curve = curves.read(folder / "train")["loss"]
     steps, times = curve.steps, curve.times
-    steady = np.flatnonzero(steps >= WARM_UP * work.steps)
-    begin, seconds = steady[0], json.loads((folder / "result.json").read_text())["seconds"]
+    begin = np.flatnonzero(steps >= WARM_UP * work.steps)[0]
+    seconds = json.loads((folder / "result.json").read_text())["seconds"]
     saved = sorted(int(file.stem.rpartition("-")[2]) for file in folder.glob("model.ckpt-*.index"))
     at = np.interp(saved, steps, times - (times[-1] - seconds))
     size = work.examples_per_step

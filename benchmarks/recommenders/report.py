@@ -185,23 +185,30 @@ def draw(runs: Sequence[Run], file: Path) -> None:
 
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif", "font.size": 9})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6))
+    colors: dict[str, str] = {}
+
+    def style(label: str) -> dict[str, str]:
+        """A program has the same colour on both sides."""
+        return {"label": label.replace("`", ""), "color": colors.setdefault(label, f"C{len(colors)}")}
+
     by_name: dict[str, dict[int, float]] = defaultdict(dict)
     for (program, work), found in _grouped(runs, RATES).items():
         if work.model == "dlrm" and work.ps < 2:
             by_name[name(program, work)][work.batch_size] = statistics.median(run.outcome.rate for run in found)
     for label, points in by_name.items():
-        left.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=label)
+        left.plot(*zip(*sorted(points.items()), strict=True), marker="o", **style(label))
     left.set(title="DLRM", xlabel="batch of a worker", ylabel="samples/s", xscale="log", ylim=(0, None))
-    left.set_xticks(sorted({size for points in by_name.values() for size in points}))
-    left.get_xaxis().set_major_formatter(mpl.ticker.ScalarFormatter())
+    sizes = sorted({size for points in by_name.values() for size in points})
+    left.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    left.set_xticks([], minor=True)
     left.legend(fontsize=7)
     curves = [run for run in runs if run.planned.section == LEARNING]
     first = next((run.planned.work.data for run in curves), "")
     for run in curves:
         if run.planned.work.data == first and run.outcome.curve:
             millions = [examples / MILLION for examples, _, _ in run.outcome.curve]
-            label = name(run.planned.program, run.planned.work)
-            right.plot(millions, [auc for _, _, auc in run.outcome.curve], marker=".", label=label)
+            figures = [auc for _, _, auc in run.outcome.curve]
+            right.plot(millions, figures, marker=".", **style(name(run.planned.program, run.planned.work)))
     if best := next((run.best for run in curves if run.best), None):
         right.axhline(best, color="#222222", linestyle="--", linewidth=0.8)
     right.set(title=f"{first} (dashed: best)", xlabel="million examples", ylabel="AUC")

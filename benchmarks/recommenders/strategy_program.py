@@ -121,7 +121,7 @@ def train(resolver: Any) -> None:
 
     traced = tf.function(step)
     iterator = iter(coordinator.create_per_worker_dataset(batches))
-    progress, done = Progress(mine, dict), 0
+    progress, done = Progress(work), 0
     steps = work.workers
     while True:
         for _ in range(steps):

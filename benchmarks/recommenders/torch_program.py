@@ -77,7 +77,7 @@ def main() -> None:
     optimizer = torch.optim.Adagrad(
         network.parameters(), work.learning_rate, initial_accumulator_value=ADAGRAD_START, eps=1e-7
     )
-    loss_of, progress = nn.BCEWithLogitsLoss(), Progress(mine, network.arrays)
+    loss_of, progress = nn.BCEWithLogitsLoss(), Progress(work, mine.snapshots, network.arrays)
     rows, is_late = records.read(mine.examples / records.TRAIN, form), torch.zeros(1)
     for step, batch in enumerate(records.batches(rows, work.batch_size, rank, ranks), start=1):
         inputs = {name: torch.from_numpy(np.array(each)) for name, each in form.inputs(batch).items()}

@@ -46,6 +46,11 @@ class Work:
         """Global steps."""
         return max(2, self.examples // self.examples_per_step)
 
+    @property
+    def points(self) -> Sequence[int]:
+        """The numbers of examples after which to make a snapshot."""
+        return range(self.every, self.examples + 1, self.every) if self.every else ()
+
 
 @dataclass(frozen=True)
 class Given:
@@ -62,12 +67,6 @@ class Given:
     def environment(self) -> dict[str, str]:
         """What the program finds."""
         return {VARIABLE: json.dumps([asdict(self.work), str(self.examples), str(self.snapshots)]), **self.variables}
-
-    @property
-    def points(self) -> Sequence[int]:
-        """The numbers of examples after which to make a snapshot."""
-        every = self.work.every
-        return range(every, self.work.examples + 1, every) if every else ()
 
 
 def given() -> Given:

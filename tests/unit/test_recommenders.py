@@ -12,7 +12,7 @@ from benchmarks.recommenders import click_log, criteo, data, plan, records, repo
 from benchmarks.recommenders.auc import auc
 from benchmarks.recommenders.click_log import CHUNK, Law
 from benchmarks.recommenders.plan import LEARNING, MILLION, PROFILE, RATES, SECTIONS, Extent, Planned, Run
-from benchmarks.recommenders.programs import Outcome
+from benchmarks.recommenders.programs import PROGRAMS, Outcome
 from benchmarks.recommenders.records import About, Form
 from benchmarks.recommenders.work import Work
 from benchmarks.results import Results, read_as
@@ -148,7 +148,7 @@ def test_a_folder_without_criteos_file_ends_the_command_with_a_sentence(
 
 def test_a_short_plan_has_every_program_and_model_and_section() -> None:
     planned = list(plan.plan(plan.SHORT, SECTIONS))
-    assert {each.program for each in planned} == {"trainer", "fit", "classic", "ParameterServerStrategy", "PyTorch"}
+    assert {each.program for each in planned} == {*PROGRAMS}
     assert {"dlrm", "deepfm", "wide_and_deep", "two_towers", "din"} < {each.work.model for each in planned}
     assert {each.section for each in planned} == set(SECTIONS)
 
