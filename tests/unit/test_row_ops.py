@@ -80,15 +80,17 @@ def test_rows_are_updated_as_by_keras(name: str, settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 10_000])
-def test_distinct_ids_are_those_of_tensorflow(count: int) -> None:
+def test_distinct_ids_are_sorted_and_have_the_places_of_all(count: int) -> None:
     random = np.random.default_rng(count)
     ids = np.concatenate([random.integers(-(2**62), 2**62, count), random.integers(0, 50, count)])
     random.shuffle(ids)
     with tf.Graph().as_default(), tf1.Session() as session:
-        found, expected = session.run([row_ops.distinct(tf.constant(ids)), tf.unique(tf.constant(ids))])
-    for own, other in zip(found, expected, strict=True):
-        assert own.dtype == other.dtype
-        assert np.array_equal(own, other)
+        found, places = session.run(row_ops.distinct(tf.constant(ids)))
+    expected = np.unique(ids, return_inverse=True)
+    assert row_ops.are_sorted()
+    assert (found.dtype, places.dtype) == (np.int64, np.int32)
+    assert np.array_equal(found, expected[0])
+    assert np.array_equal(places, expected[1])
 
 
 def test_sums_of_rows_are_those_of_their_gradients() -> None:

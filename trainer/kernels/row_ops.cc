@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -220,7 +221,30 @@ REGISTER_OP("TrainerDistinctIds")
       context->set_output(1, context->input(0));
       return absl::OkStatus();
     })
-    .Doc("As Unique: each id once, in the order of its first occurrence, and where each occurrence has its own.");
+    .Doc("Each id once, in ascending order, and the place of each occurrence among them.");
+
+// Sorts numbers, with the places that they had, by radix.
+void Sort(std::vector<int64_t>* ids, std::vector<int32_t>* places) {
+  constexpr int kBits = 11;
+  if (ids->empty()) return;
+  const auto [least, largest] = std::minmax_element(ids->begin(), ids->end());
+  const uint64_t origin = *least, range = static_cast<uint64_t>(*largest) - origin;
+  std::vector<int64_t> other_ids(ids->size());
+  std::vector<int32_t> other_places(ids->size());
+  for (int shift = 0; shift < 64 && range >> shift; shift += kBits) {
+    std::vector<int32_t> ends(1 << kBits, 0);
+    const auto digit = [&](int64_t id) { return (static_cast<uint64_t>(id) - origin) >> shift & ((1 << kBits) - 1); };
+    for (const int64_t id : *ids) ends[digit(id)]++;
+    for (size_t k = 1; k < ends.size(); k++) ends[k] += ends[k - 1];
+    for (size_t i = ids->size(); i-- > 0;) {
+      const int32_t at = --ends[digit((*ids)[i])];
+      other_ids[at] = (*ids)[i];
+      other_places[at] = (*places)[i];
+    }
+    ids->swap(other_ids);
+    places->swap(other_places);
+  }
+}
 
 class DistinctIds : public OpKernel {
  public:
@@ -249,6 +273,11 @@ class DistinctIds : public OpKernel {
       place[i] = table[slot];
     }
     const int64_t size = static_cast<int64_t>(found.size());
+    std::vector<int32_t> before(size), after(size);
+    std::iota(before.begin(), before.end(), 0);
+    Sort(&found, &before);
+    for (int64_t i = 0; i < size; i++) after[before[i]] = static_cast<int32_t>(i);
+    for (int64_t i = 0; i < count; i++) place[i] = after[place[i]];
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({size}), &distinct));
     std::copy(found.begin(), found.end(), distinct->flat<int64_t>().data());
   }

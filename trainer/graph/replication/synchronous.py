@@ -46,6 +46,7 @@ from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
 from trainer.graph.replication.membership import Membership
+from trainer.kernels import row_ops
 from trainer.shards.parameters import Rows, Shard
 from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
@@ -135,9 +136,11 @@ class Accumulator:
         vector, gradients = self.shard.split_rows(contribution, rows, more=1)
         added = []
         for table, accumulator, own, gradient in zip(self.shard.tables, self.sparse, rows, gradients, strict=False):
-            order = tf.argsort(own)  # an accumulator merges sorted rows
-            values = tf.gather(tf.reshape(gradient, [-1, table.dim]), order)
-            ids = tf.concat([tf.gather(own, order), [_ones(table)]], axis=0)
+            values = tf.reshape(gradient, [-1, table.dim])
+            if not row_ops.are_sorted():  # an accumulator merges sorted rows
+                order = tf.argsort(own)
+                own, values = tf.gather(own, order), tf.gather(values, order)
+            ids = tf.concat([own, [_ones(table)]], axis=0)
             values = tf.concat([values, tf.fill([1, table.dim], vector[-1])], axis=0)
             added.append(accumulator.apply_grad(ids, values, local_step=step))
         with tf.control_dependencies(added):
