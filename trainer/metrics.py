@@ -213,7 +213,8 @@ class _OfAllScores(keras.metrics.Metric):  # type: ignore[misc]
         self._check(count)
         if len({len(each) for each in columns}) > 1:
             raise ValueError(f"{self.name}: the columns have the lengths {[len(each) for each in columns]}")
-        self._kept.batches.append(self._stored(columns))
+        # The arrays may be the memory of tensors, which TensorFlow uses again.
+        self._kept.batches.append(self._stored(tuple(each.copy() for each in columns)))
         return np.int64(count + len(columns[0]))
 
     def _stored(self, columns: tuple[Array, ...]) -> tuple[Array, ...]:
