@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.kernels import library, row_ops, row_update
+from trainer.kernels import library, row_ops, row_sums, row_update
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 
@@ -80,17 +80,45 @@ def test_rows_are_updated_as_by_keras(name: str, settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 10_000])
-def test_distinct_ids_are_sorted_and_have_the_places_of_all(count: int) -> None:
+def test_distinct_ids_are_those_of_tensorflow(count: int) -> None:
     random = np.random.default_rng(count)
     ids = np.concatenate([random.integers(-(2**62), 2**62, count), random.integers(0, 50, count)])
     random.shuffle(ids)
     with tf.Graph().as_default(), tf1.Session() as session:
-        found, places = session.run(row_ops.distinct(tf.constant(ids)))
-    expected = np.unique(ids, return_inverse=True)
-    assert row_ops.are_sorted()
-    assert (found.dtype, places.dtype) == (np.int64, np.int32)
-    assert np.array_equal(found, expected[0])
-    assert np.array_equal(places, expected[1])
+        found, expected = session.run([row_ops.distinct(tf.constant(ids)), tf.unique(tf.constant(ids))])
+    for own, other in zip(found, expected, strict=True):
+        assert own.dtype == other.dtype
+        assert np.array_equal(own, other)
+
+
+@pytest.mark.usefixtures("row_ops")
+def test_contributions_to_a_round_are_averaged_by_row_and_those_to_earlier_ones_dropped() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sums = row_sums.create("sums", ROWS, 2)
+        rows, gradients = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None])
+        weight, step = tf1.placeholder(tf.float32, []), tf1.placeholder(tf.int64, [])
+        add, take, start, empty = sums.add(rows, gradients, weight, step), sums.take(), sums.start(step), sums.empty()
+
+        def contribute(own: list[int], values: list[float], by: float, at: int) -> None:
+            session.run(add, {rows: own, gradients: values, weight: by, step: at})
+
+        session.run(start, {step: 5})
+        contribute([3], [100, 100], 1, 4)
+        contribute([7, 3], [1, 2, 3, 4], 1, 5)
+        contribute([3, 9], [10, 20, 30, 40], 0.5, 5)
+        contribute([], [], 0.5, 5)
+        found, averages = session.run(take)
+        order = np.argsort(found)
+        assert found[order].tolist() == [3, 7, 9]
+        assert averages.reshape(-1, 2)[order].tolist() == [[6.5, 12], [0.5, 1], [15, 20]]
+        contribute([3], [100, 100], 1, 5)  # too late: the round was taken
+        contribute([1], [2, 4], 2, 6)
+        assert [each.tolist() for each in session.run(take)] == [[1], [1, 2]]
+        contribute([1], [2, 4], 2, 7)
+        session.run(empty)
+        session.run(start, {step: 8})
+        contribute([2], [4, 8], 4, 8)
+        assert [each.tolist() for each in session.run(take)] == [[2], [1, 2]]
 
 
 def test_sums_of_rows_are_those_of_their_gradients() -> None:

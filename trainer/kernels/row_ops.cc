@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/op.h"
@@ -221,30 +223,35 @@ REGISTER_OP("TrainerDistinctIds")
       context->set_output(1, context->input(0));
       return absl::OkStatus();
     })
-    .Doc("Each id once, in ascending order, and the place of each occurrence among them.");
+    .Doc("As Unique: each id once, in the order of its first occurrence, and the place of each occurrence among them.");
 
-// Sorts numbers, with the places that they had, by radix.
-void Sort(std::vector<int64_t>* ids, std::vector<int32_t>* places) {
-  constexpr int kBits = 11;
-  if (ids->empty()) return;
-  const auto [least, largest] = std::minmax_element(ids->begin(), ids->end());
-  const uint64_t origin = *least, range = static_cast<uint64_t>(*largest) - origin;
-  std::vector<int64_t> other_ids(ids->size());
-  std::vector<int32_t> other_places(ids->size());
-  for (int shift = 0; shift < 64 && range >> shift; shift += kBits) {
-    std::vector<int32_t> ends(1 << kBits, 0);
-    const auto digit = [&](int64_t id) { return (static_cast<uint64_t>(id) - origin) >> shift & ((1 << kBits) - 1); };
-    for (const int64_t id : *ids) ends[digit(id)]++;
-    for (size_t k = 1; k < ends.size(); k++) ends[k] += ends[k - 1];
-    for (size_t i = ids->size(); i-- > 0;) {
-      const int32_t at = --ends[digit((*ids)[i])];
-      other_ids[at] = (*ids)[i];
-      other_places[at] = (*places)[i];
-    }
-    ids->swap(other_ids);
-    places->swap(other_places);
+// Gives ids their places in the order of their first occurrence, by open addressing.
+class Places {
+ public:
+  explicit Places(int64_t most) {
+    while ((int64_t{1} << bits_) < 2 * most) bits_++;  // at most half of the table is used
+    table_.assign(size_t{1} << bits_, -1);
+    ids_.reserve(most);
   }
-}
+
+  int32_t Of(int64_t id) {
+    const uint64_t mask = table_.size() - 1;
+    uint64_t slot = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> (64 - bits_);
+    while (table_[slot] >= 0 && ids_[table_[slot]] != id) slot = (slot + 1) & mask;
+    if (table_[slot] < 0) {
+      table_[slot] = static_cast<int32_t>(ids_.size());
+      ids_.push_back(id);
+    }
+    return table_[slot];
+  }
+
+  const std::vector<int64_t>& ids() const { return ids_; }
+
+ private:
+  int bits_ = 4;
+  std::vector<int32_t> table_;
+  std::vector<int64_t> ids_;
+};
 
 class DistinctIds : public OpKernel {
  public:
@@ -257,29 +264,11 @@ class DistinctIds : public OpKernel {
     Tensor *places, *distinct;
     OP_REQUIRES_OK(context, context->allocate_output(1, given.shape(), &places));
     int32_t* place = places->flat<int32_t>().data();
-    int bits = 4;
-    while ((int64_t{1} << bits) < 2 * count) bits++;
-    const uint64_t mask = (uint64_t{1} << bits) - 1;
-    std::vector<int32_t> table(mask + 1, -1);  // open addressing: at most half of it is used
-    std::vector<int64_t> found;
-    found.reserve(count);
-    for (int64_t i = 0; i < count; i++) {
-      uint64_t slot = static_cast<uint64_t>(ids[i]) * 0x9E3779B97F4A7C15ull >> (64 - bits);
-      while (table[slot] >= 0 && found[table[slot]] != ids[i]) slot = (slot + 1) & mask;
-      if (table[slot] < 0) {
-        table[slot] = static_cast<int32_t>(found.size());
-        found.push_back(ids[i]);
-      }
-      place[i] = table[slot];
-    }
-    const int64_t size = static_cast<int64_t>(found.size());
-    std::vector<int32_t> before(size), after(size);
-    std::iota(before.begin(), before.end(), 0);
-    Sort(&found, &before);
-    for (int64_t i = 0; i < size; i++) after[before[i]] = static_cast<int32_t>(i);
-    for (int64_t i = 0; i < count; i++) place[i] = after[place[i]];
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({size}), &distinct));
-    std::copy(found.begin(), found.end(), distinct->flat<int64_t>().data());
+    Places found(count);
+    for (int64_t i = 0; i < count; i++) place[i] = found.Of(ids[i]);
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({static_cast<int64_t>(found.ids().size())}), &distinct));
+    std::copy(found.ids().begin(), found.ids().end(), distinct->flat<int64_t>().data());
   }
 };
 
@@ -335,5 +324,167 @@ class SumOfRows : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TrainerSumOfRows").Device(tensorflow::DEVICE_CPU), SumOfRows);
+
+// The contributions of replicas to the rows of a table in a round, as SparseConditionalAccumulator has them. It keeps the
+// tensors as they came, and adds them up when they are taken.
+class RowSums : public tensorflow::ResourceBase {
+ public:
+  struct Contribution {
+    Tensor rows, gradients;
+    float weight;
+  };
+
+  std::string DebugString() const override { return "RowSums"; }
+
+  void Add(const Contribution& contribution, int64_t step) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (step >= step_) contributions_.push_back(contribution);
+  }
+
+  // The contributions, and counts a step, so that others of this step are dropped.
+  std::vector<Contribution> Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    step_++;
+    return std::exchange(contributions_, {});
+  }
+
+  void Start(int64_t step) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    step_ = step;
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t step_ = 0;
+  std::vector<Contribution> contributions_;
+};
+
+// An op on the sums of a name, which all sessions of a server share.
+class RowSumsOp : public OpKernel {
+ public:
+  explicit RowSumsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &name_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<RowSums> sums;
+    RowSums* found = nullptr;
+    auto* manager = context->resource_manager();
+    OP_REQUIRES_OK(context, manager->LookupOrCreate<RowSums>(manager->default_container(), name_, &found,
+                                                             [](RowSums** made) {
+                                                               *made = new RowSums();
+                                                               return absl::OkStatus();
+                                                             }));
+    sums.reset(found);
+    Compute(context, sums.get());
+  }
+
+ protected:
+  virtual void Compute(OpKernelContext* context, RowSums* sums) = 0;
+
+ private:
+  std::string name_;
+};
+
+REGISTER_OP("TrainerAddToRowSums")
+    .Attr("shared_name: string")
+    .Input("rows: int64")
+    .Input("gradients: float")
+    .Input("weight: float")
+    .Input("step: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
+    .Doc("Adds a contribution, computed at a step, unless the present one is later.");
+
+class AddToRowSums : public RowSumsOp {
+ public:
+  using RowSumsOp::RowSumsOp;
+
+ protected:
+  void Compute(OpKernelContext* context, RowSums* sums) override {
+    sums->Add({context->input(0), context->input(1), context->input(2).scalar<float>()()},
+              context->input(3).scalar<int64_t>()());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerAddToRowSums").Device(tensorflow::DEVICE_CPU), AddToRowSums);
+
+REGISTER_OP("TrainerTakeRowSums")
+    .Attr("shared_name: string")
+    .Attr("dim: int >= 1")
+    .Output("rows: int64")
+    .Output("averages: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->UnknownShapeOfRank(1));
+      context->set_output(1, context->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    })
+    .Doc("The rows of all contributions, each once, and for each the sum of its gradients by the sum of all weights.");
+
+class TakeRowSums : public RowSumsOp {
+ public:
+  explicit TakeRowSums(OpKernelConstruction* context) : RowSumsOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+  }
+
+ protected:
+  void Compute(OpKernelContext* context, RowSums* sums) override {
+    const auto contributions = sums->Take();
+    int64_t most = 0;
+    float weight = 0;
+    for (const auto& each : contributions) {
+      OP_REQUIRES(context, each.gradients.NumElements() == each.rows.NumElements() * dim_,
+                  absl::InvalidArgumentError("rows and gradients have different sizes"));
+      most += each.rows.NumElements();
+      weight += each.weight;
+    }
+    Places places(most);
+    std::vector<int32_t> place;
+    place.reserve(most);
+    for (const auto& each : contributions) {
+      const int64_t* rows = each.rows.flat<int64_t>().data();
+      for (int64_t i = 0; i < each.rows.NumElements(); i++) place.push_back(places.Of(rows[i]));
+    }
+    const int64_t size = static_cast<int64_t>(places.ids().size());
+    Tensor *rows, *averages;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({size}), &rows));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({size * dim_}), &averages));
+    std::copy(places.ids().begin(), places.ids().end(), rows->flat<int64_t>().data());
+    float* sum = averages->flat<float>().data();
+    std::fill(sum, sum + size * dim_, 0.0f);
+    const float scale = weight == 0 ? 0 : 1 / weight;
+    int64_t number = 0;
+    for (const auto& each : contributions) {
+      const float* gradient = each.gradients.flat<float>().data();
+      for (int64_t i = 0; i < each.rows.NumElements(); i++, number++, gradient += dim_) {
+        float* __restrict own = sum + place[number] * dim_;
+        for (int64_t j = 0; j < dim_; j++) own[j] += gradient[j] * scale;
+      }
+    }
+  }
+
+ private:
+  int64_t dim_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerTakeRowSums").Device(tensorflow::DEVICE_CPU), TakeRowSums);
+
+REGISTER_OP("TrainerStartRowSums")
+    .Attr("shared_name: string")
+    .Input("step: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
+    .Doc("Sets the present step: contributions to earlier ones are dropped.");
+
+class StartRowSums : public RowSumsOp {
+ public:
+  using RowSumsOp::RowSumsOp;
+
+ protected:
+  void Compute(OpKernelContext* context, RowSums* sums) override { sums->Start(context->input(0).scalar<int64_t>()()); }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerStartRowSums").Device(tensorflow::DEVICE_CPU), StartRowSums);
 
 }  // namespace

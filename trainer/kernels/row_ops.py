@@ -8,18 +8,13 @@ from trainer.tensorflow_types import Tensor
 
 
 def distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Each id once, int64 [u], in ascending order if `are_sorted`, and the place of each one among them, int32 [n].
+    """Each id once, int64 [u], in the order of its first occurrence, and the place of each one among them, int32 [n].
 
     Args:
         ids: int64 [n].
     """
     ops = library.load()
     return tuple(ops.trainer_distinct_ids(ids) if ops else tf.unique(ids))
-
-
-def are_sorted() -> bool:
-    """Whether `distinct` sorts the ids."""
-    return library.load() is not None
 
 
 def sums(gradients: Sequence[Tensor], places: Sequence[Tensor], count: Tensor, dim: int) -> Tensor:

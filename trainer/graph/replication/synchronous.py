@@ -11,9 +11,8 @@ tokens announces the rounds; a token is the global step at the start of the roun
 reads the parameters, contributes once, and waits for the next token. The chief's update loop takes the average of N
 contributions, applies it and enqueues the next tokens. Contributions above N between two updates are also dropped.
 
-The gradients of the rows of a table go to a sparse accumulator, which sums those of each row. A contribution to it has
-one more row with its weight, so that the last row of the sum is that of all contributions. It is made before that of
-the dense parameters, so that a round which has all of these has all of those.
+The gradients of the rows of a table go to `RowSums`, which sums those of each row, and the weights of contributions. A
+contribution to it is made before that of the dense parameters, so that a round which has all of these has all of those.
 
 The parameter servers exchange few messages, so that a run can have many of them. The first one learns when each of them
 has applied a round. It then hands out the tokens, passes each replica's on to all as the start of its reads, and tells
@@ -46,9 +45,9 @@ from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
 from trainer.graph.replication.membership import Membership
-from trainer.kernels import row_ops
+from trainer.kernels import row_sums
+from trainer.kernels.row_sums import RowSums
 from trainer.shards.parameters import Rows, Shard
-from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -111,8 +110,8 @@ class Accumulator:
     """The elements of an average of the dense parameters."""
     dense: Any
     """The `ConditionalAccumulator` of contributions [size + 1]."""
-    sparse: Sequence[Any]
-    """For each table, the `SparseConditionalAccumulator` of contributions, with one more row."""
+    sparse: Sequence[RowSums]
+    """For each table, the sums of contributions."""
 
     @classmethod
     def create(cls, shard: Shard, size: int) -> "Accumulator":
@@ -124,9 +123,7 @@ class Accumulator:
         with tf1.device(shard.device):
             dense = tf1.ConditionalAccumulator(tf.float32, [size + 1], **named(f"{shard.name}/gradients"))
             sparse = [
-                tf1.SparseConditionalAccumulator(
-                    tf.float32, [_ones(table) + 1, table.dim], **named(f"{shard.name}/gradients_{number}")
-                )
+                row_sums.create(f"{shard.name}/gradients_{number}", int(table.values.shape[0]), table.dim)
                 for number, table in enumerate(shard.tables)
             ]
         return cls(shard, size, dense, sparse)
@@ -134,15 +131,10 @@ class Accumulator:
     def add(self, contribution: Tensor, rows: Rows, step: Tensor) -> Operation:
         """Add the ops of a contribution, computed at this global step."""
         vector, gradients = self.shard.split_rows(contribution, rows, more=1)
-        added = []
-        for table, accumulator, own, gradient in zip(self.shard.tables, self.sparse, rows, gradients, strict=False):
-            values = tf.reshape(gradient, [-1, table.dim])
-            if not row_ops.are_sorted():  # an accumulator merges sorted rows
-                order = tf.argsort(own)
-                own, values = tf.gather(own, order), tf.gather(values, order)
-            ids = tf.concat([own, [_ones(table)]], axis=0)
-            values = tf.concat([values, tf.fill([1, table.dim], vector[-1])], axis=0)
-            added.append(accumulator.apply_grad(ids, values, local_step=step))
+        added = [
+            sums.add(own, gradient, vector[-1], step)
+            for sums, own, gradient in zip(self.sparse, rows, gradients, strict=False)
+        ]
         with tf.control_dependencies(added):
             return self.dense.apply_grad(vector, step)
 
@@ -156,30 +148,18 @@ class Accumulator:
         average = tf.math.divide_no_nan(total[:-1], total[-1])
         if not self.sparse:
             return average, ()
-        parts, rows = [average], []
-        for accumulator in self.sparse:
-            with tf.control_dependencies([total]):
-                found = accumulator.take_indexed_slices_grad(1)
-            rows.append(found.indices[:-1])
-            parts.append(tf.reshape(tf.math.divide_no_nan(found.values[:-1], found.values[-1:]), [-1]))
-        return tf.concat(parts, axis=0), rows
+        with tf.control_dependencies([total]):
+            taken = [each.take() for each in self.sparse]
+        return tf.concat([average, *(averages for _, averages in taken)], axis=0), [rows for rows, _ in taken]
 
     def start(self, step: Tensor) -> Operation:
         """Add the ops that start a round at this global step: contributions to earlier ones are dropped."""
-        return tf.group(*[each.set_global_step(step) for each in (self.dense, *self.sparse)])
+        return tf.group(self.dense.set_global_step(step), *[each.start(step) for each in self.sparse])
 
     def empty(self) -> Operation:
-        """Add the ops that empty it. They add something first, so that the take does not block."""
-        added = [self.fill(tf.int64.max)]
-        for table, accumulator in zip(self.shard.tables, self.sparse, strict=False):
-            added.append(accumulator.apply_grad([_ones(table)], tf.ones([1, table.dim]), local_step=tf.int64.max))
-        with tf.control_dependencies(added):
-            return tf.group(self.dense.take_grad(1), *[each.take_indexed_slices_grad(1).values for each in self.sparse])
-
-
-def _ones(table: TablePart) -> int:
-    """The row that each contribution to a table has beside its own."""
-    return int(table.values.shape[0])
+        """Add the ops that empty it. They add something to the dense one first, so that the take does not block."""
+        with tf.control_dependencies([self.fill(tf.int64.max)]):
+            return tf.group(self.dense.take_grad(1), *[each.empty() for each in self.sparse])
 
 
 def build(
