@@ -133,7 +133,7 @@ def _steady(work: Work, extent: Extent, share: float = 1.0) -> Work:
     """The work with as many examples as some seconds take."""
     if extent.is_short:
         return replace(work, examples=24 * work.examples_per_step)
-    examples = (MILLION if work.batch_size <= 512 else 2 * MILLION) * share
+    examples = (2 * MILLION if work.batch_size <= 512 else 8 * MILLION) * share
     return replace(work, examples=int(examples if work.mode == "asynchronous" else examples / 2))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.recommenders.work import Work
 
-WARM_UP, WARM_UP_SECONDS = 0.1, 3.0
+WARM_UP, WARM_UP_SECONDS = 0.1, 2.0
 """The steady part begins after this share of the examples, or after this time, if that is sooner."""
-MAX_SECONDS = 8.0
+MAX_SECONDS = 5.0
 """The steady part of a training without snapshots ends after this time."""
 
 
