@@ -31,6 +31,8 @@ BASELINE = {"x86_64": ("-march=x86-64-v2",)}
 """By machine, the flags of the oldest processor."""
 SECONDS = 300
 """The most time that a compiler takes."""
+UNKNOWN_OP = "Op type not registered 'Trainer"
+"""Part of TensorFlow's error if a task lacks the library."""
 OFF = "TRAINER_ROW_OPS"
 """The variable that has the value 0 where TensorFlow's own ops are wanted, as to compare them."""
 

@@ -175,7 +175,13 @@ class UpdateRows : public OpKernel {
     const int32_t period = context->input(count + 1).scalar<int32_t>()();
     const Tensor &rows = context->input(count + 2), &gradients = context->input(count + 3);
     const Tensor& settings = context->input(count + 4);
-    const TensorShape& shape = variables[0]->tensor()->shape();
+    const TensorShape shape = variables[0]->tensor()->shape();
+    for (int k = 0; k < count; k++) {
+      OP_REQUIRES(context, variables[k]->is_initialized && shape.dims() == 2 && variables[k]->tensor()->shape() == shape,
+                  absl::FailedPreconditionError("a table or a slot is not initialized"));
+    }
+    OP_REQUIRES(context, periods->is_initialized && periods->tensor()->NumElements() == shape.dim_size(0),
+                absl::FailedPreconditionError("the periods of a table are not initialized"));
     const int64_t dim = shape.dim_size(1), total = rows.NumElements();
     OP_REQUIRES(context, gradients.NumElements() == total * dim && settings.NumElements() == rule_.settings,
                 absl::InvalidArgumentError("gradients or settings have the wrong size"));

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from trainer.errors import ModelError
+from trainer.kernels import library
 from trainer.shards.parameters import TABLE_ROWS
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief, python_error
@@ -49,6 +50,8 @@ def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> 
     """
     if isinstance(error, tf.errors.OpError) and _OTHER_SERVER in _message(error):
         return True
+    if library.UNKNOWN_OP in _message(error):
+        return False
     if not isinstance(error, (*LOST_TASK_ERRORS, EMPTY, *AMBIGUOUS)):
         return False
     message, own = _message(error), own_device.replace("/task:", "/replica:0/task:")
@@ -75,6 +78,11 @@ def model_error(error: Exception) -> ModelError | None:
     if not isinstance(error, tf.errors.OpError):
         return None
     message = _message(error)
+    if library.UNKNOWN_OP in message:
+        return ModelError(
+            "another task lacks the ops of row_ops.cc, which this one has; let all tasks run the same image, or set "
+            f"{library.OFF}=0 for all of them."
+        )
     if found := python_error(message):
         return ModelError(f"the model's own code failed: {found}.")
     if op := _MODEL_OP.search(message):
