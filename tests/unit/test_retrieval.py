@@ -192,8 +192,6 @@ def test_bad_queries_get_a_sentence(
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("def candidates(", "def _candidates(", "it has the function towers(), but no candidates()"),
-        ("def towers(", "def _towers(", "it has the function candidates(), but no towers()"),
         ("return tuple(", "return list(", "towers(network) returned list; return two of Keras's models"),
         ('f"of_{name}")', '"of_nobody")', "towers() failed: "),
         ("network.input[name]", "network.inputs", "returned one array, but the candidate tower takes item, user"),
@@ -202,6 +200,17 @@ def test_bad_queries_get_a_sentence(
         ("np.arange(2**40, 2**40 + ITEMS), [", 'np.array(["a"] * 300), [', "gives item as text [], not int64 []"),
         ("np.arange(2**40, 2**40 + ITEMS), [", "np.full(300, 5), [", "has item 5 twice; return each candidate once"),
         ("return np.arange", "return 1 / 0, np.arange", "candidates() failed: ZeroDivisionError"),
+        ("return np.arange", "np.arange", "candidates() returned None; return the inputs of the candidate tower"),
+        (
+            "return np.arange",
+            "return [[1, 2], [3]], np.arange",
+            "return the inputs of the candidate tower: an array, or",
+        ),
+        (
+            "np.arange(2**40, 2**40 + ITEMS), [",
+            "np.arange(ITEMS) + 0.5, [",
+            "item with values that int64 does not have",
+        ),
     ],
 )
 def test_towers_and_candidates_that_do_not_fit_get_a_sentence(
@@ -235,7 +244,7 @@ def test_ranks_count_equal_scores_half_and_unknown_candidates_as_not_found(
 
     with tf.Graph().as_default(), tf1.Session() as session:
         made = Retrieval(towers, catalogue, vectors)  # type: ignore[arg-type]
-        rank = made.ranker(session.run, 2)
+        rank = made.ranker(session.run, session.run, 2)
         found = rank({"id": np.array([b"a", b"b", b"c", b"e", b"d", b"x"], object)})
     assert found.tolist() == [1, 3, 3, 3, 5, np.inf]
     assert any("candidates() lacks id x of a held-out example" in each for each in log_lines)
@@ -252,6 +261,68 @@ def test_a_model_that_gives_all_candidates_one_vector_finds_nothing() -> None:
 
     with tf.Graph().as_default(), tf1.Session() as session:
         made = Retrieval(towers, Catalogue({"id": np.arange(5000)}), vectors)  # type: ignore[arg-type]
-        found = made.ranker(session.run, 999)({"id": np.arange(100)})
+        found = made.ranker(session.run, session.run, 999)({"id": np.arange(100)})
     assert np.allclose(found, 2500.5)
     assert retrieval.figures(found)["recall_at_100"] == 0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e30])
+def test_a_model_that_has_diverged_finds_nothing(wrong: float) -> None:
+    towers = {kind: Tower(None, {"id": ArraySpec((), "int64")}) for kind in ("query", "candidate")}
+
+    def vectors(kind: Any, given: Any) -> Any:
+        return tf.fill([tf.shape(given["id"])[0], 4], np.float32(wrong))
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        made = Retrieval(towers, Catalogue({"id": np.arange(500)}), vectors)  # type: ignore[arg-type]
+        found = retrieval.figures(made.ranker(session.run, session.run, 100)({"id": np.arange(20)}))
+    assert found == dict.fromkeys(retrieval.NAMES, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["candidates", "towers"])
+def test_a_file_with_one_of_the_functions_trains_without_retrieval(
+    tmp_path: Path, name: str, log_lines: list[str]
+) -> None:
+    (tmp_path / "one.py").write_text(MODEL.replace(f"def {name}(", f"def _{name}("))
+    assert problem.load(Settings(model=str(tmp_path / "one.py")), None).catalogue is None
+    assert any(f"but no {name}(), so retrieval is not measured" in each for each in log_lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_tower_of_several_inputs_gets_each_by_its_name(tmp_path: Path, is_list: bool) -> None:
+    """Keras sorts the keys of a dictionary."""
+    kind = 'of_item = layers.UnitNormalization(name="of_item")(layers.Dense(8)(rows))'
+    source = MODEL.replace(kind, kind.replace("(rows)", "(layers.Concatenate()([rows, age]))"))
+    source = source.replace("    rows = layers", '    age = keras.Input((1,), name="age")\n    rows = layers')
+    source = source.replace('"item": item}, ops', '"item": item, "age": age}, ops')
+    source = source.replace("np.zeros(examples, np.float32)", "np.zeros(examples, np.float32)").replace(
+        "+ 2**40}, np", '+ 2**40, "age": (items[:, None] % 7).astype(np.float32)}, np'
+    )
+    given = (
+        '[network.input["item"], network.input["age"]]'
+        if is_list
+        else '{"item": network.input["item"], "age": network.input["age"]}'
+    )
+    source = source[: source.index("def towers")] + textwrap.dedent(f"""
+        def towers(network):
+            user = keras.Model(network.input["user"], network.get_layer("of_user").output)
+            return user, keras.Model({given}, network.get_layer("of_item").output)
+
+        def candidates(context):
+            return {{"item": np.arange(ITEMS) + 2**40, "age": (np.arange(ITEMS)[:, None] % 7).astype(np.float32)}}
+    """)
+    run = start(tmp_path, source)
+    ids = np.load(exported(run) / "candidates/ids.npy")
+    assert ids.tolist() == list(range(2**40, 2**40 + 300))
+    by_name = embed(run, "candidate", item=ids, age=(np.arange(300)[:, None] % 7).astype(np.float32))
+    vectors = np.load(exported(run) / "candidates/vectors.npy")
+    assert np.allclose(vectors, by_name, atol=1e-6)
+    inputs = np.arange(300)
+    whole = saved_model.load(exported(run), "the model")
+    with whole.session as session:
+        feeds = {"user": inputs % 60, "item": ids, "age": (inputs[:, None] % 7).astype(np.float32)}
+        (output,) = whole.outputs.values()
+        outputs = session.run(output, {whole.inputs[name]: each for name, each in feeds.items()})
+    assert np.allclose(outputs[:, 1], vectors, atol=1e-6)

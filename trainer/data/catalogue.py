@@ -31,8 +31,8 @@ class Catalogue:
         return len(next(iter(self.inputs.values())))
 
 
-def load(module: ModuleType, name: str, context: DataContext) -> Catalogue | None:
-    """The catalogue of a model file; None if the file has no function `candidates`.
+def load(module: ModuleType, name: str, context: DataContext) -> Catalogue:
+    """The catalogue of a model file that has the function `candidates`.
 
     Args:
         module: That of the file.
@@ -42,8 +42,6 @@ def load(module: ModuleType, name: str, context: DataContext) -> Catalogue | Non
     Raises:
         ConfigurationError: the function fails, or returns something else.
     """
-    if not callable(getattr(module, FUNCTION, None)):
-        return None
     origin = f"model={name}: {FUNCTION}()"
     with eager_mode():
         try:
@@ -53,7 +51,7 @@ def load(module: ModuleType, name: str, context: DataContext) -> Catalogue | Non
     inputs, names = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     arrays = inputs if isinstance(inputs, Mapping) else {"": inputs}
     read = {str(key): _array(each, origin) for key, each in arrays.items()}
-    labels = None if names is None else [_text(each) for each in np.asarray(names).tolist()]
+    labels = None if names is None else [_text(each) for each in _array(names, origin).ravel().tolist()]
     sizes = {len(each) for each in read.values()} | ({len(labels)} if labels is not None else set())
     if len(sizes) != 1 or not min(sizes):
         raise ConfigurationError(
@@ -64,13 +62,16 @@ def load(module: ModuleType, name: str, context: DataContext) -> Catalogue | Non
 
 
 def _array(found: Any, origin: str) -> Array:
-    array = np.asarray(found)
-    if array.dtype.kind in "OUS":
+    try:
+        array = np.asarray(found)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if array.ndim and array.dtype.kind in "OUS" and all(isinstance(each, (str, bytes)) for each in array.flat):
         return np.array([_text(each) for each in array.ravel().tolist()], object).reshape(array.shape)
     if not array.ndim or array.dtype.kind not in "biuf":
         raise ConfigurationError(
             f"{origin} returned {truncate(repr(found), 50)}; return the inputs of the candidate tower: an array, or a "
-            "dictionary of arrays."
+            "dictionary of arrays, perhaps with an array of names: (inputs, names)."
         )
     try:
         return pipeline.convert(array)

@@ -206,7 +206,7 @@ class CheckpointEvaluator:
         counts: Sequence[Any] = self._model.no_counts
         examples, total_loss = 0, 0.0
         batches = self._read()
-        rank = self._retrieval.ranker(self._run, self._chunk) if self._retrieval else None
+        rank = self._retrieval.ranker(self._run, self._run_catalogue, self._chunk) if self._retrieval else None
         ranks: list[Array] = []
         while (batch := self._next(batches)) is not None:
             loss, *counts = self._run(
@@ -224,7 +224,11 @@ class CheckpointEvaluator:
         measured = self._run(self._metrics, dict(zip(self._counts, counts, strict=True)))
         return {name: float(value) for name, value in measured.items()}
 
-    def _run(self, wanted: Any, feeds: Mapping[Tensor, Any]) -> Any:
+    def _run_catalogue(self, wanted: Any, feeds: Mapping[Tensor, Any]) -> Any:
+        """Compute with the candidates of a catalogue."""
+        return self._run(wanted, feeds, "what candidates() returns")
+
+    def _run(self, wanted: Any, feeds: Mapping[Tensor, Any], what: str = "the held-out data") -> Any:
         """Compute with the model."""
         try:
             return self._session.run(wanted, feeds)
@@ -233,7 +237,7 @@ class CheckpointEvaluator:
                 raise self._wrong_id from None
             remedy = "; lower eval_batch_size" if isinstance(error, tf.errors.ResourceExhaustedError) else ""
             found = python_error(str(error)) or brief(error).rstrip(".")
-            raise ModelError(f"the model fails on the held-out data: {found}{remedy}.") from error
+            raise ModelError(f"the model fails on {what}: {found}{remedy}.") from error
 
     @staticmethod
     def _next(batches: Iterator[Sequence[Array]]) -> Sequence[Array] | None:
@@ -365,7 +369,7 @@ class CheckpointEvaluator:
         """Write the vectors of all candidates, by what identifies them."""
         retrieval = self._retrieval
         assert retrieval  # noqa: S101
-        vectors = retrieval.candidate_vectors(self._run, self._chunk)
+        vectors = retrieval.candidate_vectors(self._run_catalogue, self._chunk)
         candidate_files.write(folder, retrieval.ids, retrieval.catalogue.names, vectors)
 
 

@@ -79,17 +79,18 @@ class Retrieval:
             found.append(run(self.vectors[CANDIDATE], feeds))
         return np.concatenate(found)
 
-    def ranker(self, run: Run, size: int) -> Callable[[Mapping[str, Array]], Array]:
+    def ranker(self, run: Run, run_catalogue: Run, size: int) -> Callable[[Mapping[str, Array]], Array]:
         """A function of the inputs of examples, by name: the ranks of the candidates that they took.
 
         Args:
-            run: Computes.
+            run: Computes with examples.
+            run_catalogue: Computes with candidates.
             size: The number of candidates in a batch.
 
         Returns:
             The function, which returns float64 [n], infinite where the catalogue lacks a candidate.
         """
-        return functools.partial(self._ranks, run, self.candidate_vectors(run, size))
+        return functools.partial(self._ranks, run, self.candidate_vectors(run_catalogue, size))
 
     def _ranks(self, run: Run, candidates: npt.NDArray[np.float32], inputs: Mapping[str, Array]) -> Array:
         query = run(self.vectors[QUERY], {each: inputs[name] for name, each in self.inputs[QUERY].items()})
@@ -106,7 +107,9 @@ class Retrieval:
             self._told = True
             lacking = f"{self.identifier} {taken[~is_known][0]}"
             logger.warning(f"candidates() lacks {lacking} of a held-out example; such examples count as not found")
-        return np.where(is_known, 1 + (above + not_below - 1) / 2, np.inf)
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_found = is_known & np.isfinite((query * candidates[own]).sum(axis=1))  # not so if the model has diverged
+        return np.where(is_found, np.maximum(1, 1 + (above + not_below - 1) / 2), np.inf)
 
 
 def figures(ranks: Array) -> dict[str, float]:
@@ -119,12 +122,14 @@ def figures(ranks: Array) -> dict[str, float]:
 
 def _counts(query: Tensor, own: Tensor, block: Tensor) -> Sequence[Tensor]:
     """How many candidates of a block have a larger score than a query's own one, and how many no smaller one: [n]."""
-    scores, own_score = tf.matmul(query, block, transpose_b=True), tf.reduce_sum(query * own, axis=1, keepdims=True)
-    margin = ROUNDING * tf.norm(query, axis=1, keepdims=True) * tf.norm(own, axis=1, keepdims=True)
-    return [
-        tf.math.count_nonzero(scores > own_score + margin, axis=1),
-        tf.math.count_nonzero(scores >= own_score - margin, axis=1),
-    ]
+    with tf1.device("/device:CPU:0"):  # a GPU may round products to 10 bits
+        scores, own_score = tf.matmul(query, block, transpose_b=True), tf.reduce_sum(query * own, axis=1, keepdims=True)
+        margin = ROUNDING * tf.norm(query, axis=1, keepdims=True) * tf.norm(own, axis=1, keepdims=True)
+        is_worse = scores < own_score - margin  # nothing is, if one of them is NaN
+        return [
+            tf.math.count_nonzero(~(scores <= own_score + margin), axis=1),
+            tf.math.count_nonzero(~is_worse, axis=1),
+        ]
 
 
 def placeholders(tower: Tower) -> dict[str, Tensor]:
@@ -163,6 +168,12 @@ def fitted(name: str, tower: Tower, catalogue: Catalogue) -> Catalogue:
             f"{', '.join(wanted)}."
         )
     inputs = {key: given[key].astype(object if spec.dtype == "string" else spec.dtype) for key, spec in wanted.items()}
+    for key, each in inputs.items():
+        if each.dtype.kind in "iu" and not np.array_equal(each, given[key]):
+            raise ConfigurationError(
+                f"model={name}: candidates() gives {key} with values that {wanted[key].dtype} does not have; let the "
+                "input of the candidate tower have a larger type."
+            )
     ordered = np.sort(comparable(inputs[tower.id]))
     if len(twice := ordered[1:][ordered[1:] == ordered[:-1]]):
         raise ConfigurationError(

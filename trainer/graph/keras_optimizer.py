@@ -84,10 +84,10 @@ class KerasOptimizer(Optimizer):
                 of_tables = [
                     [join_rows(each, own) for each in table.variables]
                     for table, own in zip(shard.tables, rows, strict=False)
-                    if not self._row_update
+                    if not self.row_update
                 ]
             done = self._update_vector(shard, gradient, count, factors, ready)
-            if by_row := self._row_update:
+            if by_row := self.row_update:
                 rate = math.prod([self._rate(count), *factors])
                 done += [
                     table.update(by_row, own, change, rate, count)
@@ -132,7 +132,7 @@ class KerasOptimizer(Optimizer):
         return fused_update.of(self.keras)
 
     @functools.cached_property
-    def _row_update(self) -> RowUpdate | None:
+    def row_update(self) -> RowUpdate | None:
         """The update of rows of tables by one op; None if none computes it."""
         return None if self._schedule is None else row_update.of(self.keras)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.graph import keras_optimizer
+from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
 from trainer.kernels import library
 from trainer.mode import Mode
@@ -14,6 +15,7 @@ from trainer.shards.parameters import Layout
 
 LARGE_BYTES = 100 << 20
 """From this size on, a note says why a parameter is no table."""
+ANOTHER = "row_ops.cc does not have this optimizer with these settings"
 HOW = "python -m trainer.kernels compiles faster ones, with g++"
 MARK_BYTES = 4
 """What a row of a table takes beside its values and slots."""
@@ -35,11 +37,12 @@ def tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer, server
     size = sum(each.shape[0] * row_bytes[name] for name, each in of_tables.items()) / servers / 2**20
     lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
     named = ", ".join(map(_show, of_tables.items()))
-    has_library = library.load() is not None
+    by_op = isinstance(optimizer, KerasOptimizer) and optimizer.row_update is not None
+    how = "the ops of row_ops.cc" if by_op else f"those of TensorFlow: {HOW if library.load() is None else ANOTHER}"
     return [
         f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}; "
         f"{size:,.0f} MiB {'in memory' if servers == 1 else f'on each of {servers} parameter servers'}",
-        f"rows are updated by {'the ops of row_ops.cc' if has_library else f'the ops of TensorFlow: {HOW}'}",
+        f"rows are updated by {how}",
     ]
 
 

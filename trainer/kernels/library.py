@@ -33,6 +33,8 @@ SECONDS = 300
 """The most time that a compiler takes."""
 UNKNOWN_OP = "Op type not registered 'Trainer"
 """Part of TensorFlow's error if a task lacks the library."""
+DIFFERENT = "row_ops.cc is not in all tasks"
+"""What a replica says that has it, or lacks it, unlike the chief."""
 OFF = "TRAINER_ROW_OPS"
 """The variable that has the value 0 where TensorFlow's own ops are wanted, as to compare them."""
 

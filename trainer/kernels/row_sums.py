@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from trainer.kernels import library
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Operation, Tensor
+from trainer.tensorflow_types import Operation, Tensor, Variable
 
 
 class RowSums(Protocol):
@@ -30,6 +30,20 @@ class RowSums(Protocol):
     def empty(self) -> Operation:
         """Add the op that drops all contributions."""
         ...
+
+
+def check(kept: Variable) -> Operation:
+    """Add the op that fails unless all replicas have the same sums: else those of some would be lost.
+
+    Args:
+        kept: bool variable, which the chief initializes with `are_kept`.
+    """
+    return tf1.Assert(tf.equal(kept.read_value(), are_kept()), [library.DIFFERENT])
+
+
+def are_kept() -> bool:
+    """Whether the sums of this task are by the ops in C++."""
+    return library.load() is not None
 
 
 def create(name: str, rows: int, dim: int) -> RowSums:

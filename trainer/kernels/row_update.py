@@ -94,7 +94,7 @@ def _rule(optimizer: Any, known: Any) -> tuple[str, Callable[[Number, Tensor], S
             rate,
             2 * optimizer.l2_shrinkage_regularization_strength,
             optimizer.l1_regularization_strength,
-            2 * optimizer.l2_regularization_strength + optimizer.beta / rate,
+            2 * optimizer.l2_regularization_strength + optimizer.beta / tf.cast(rate, tf.float32),
         ]
     return None
 

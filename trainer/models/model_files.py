@@ -134,7 +134,7 @@ def model_of(
             class_weight,
             settings.table_rows,
             has_callbacks,
-            getattr(module, towers.FUNCTION, None),
+            module.towers if towers.are_named(module) else None,
         )
     if settings.initial_weights:
         raise ConfigurationError(

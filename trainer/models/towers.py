@@ -3,13 +3,18 @@
 The score of a candidate for a query is the product of their vectors.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal
 
+from trainer.data import catalogue
 from trainer.data.examples import ArraySpec, Signature
 from trainer.models import keras_loader, ragged
 from trainer.tensorflow_types import Tensor
+
+logger = logging.getLogger(__name__)
 
 FUNCTION = "towers"
 Kind = Literal["query", "candidate"]
@@ -33,13 +38,23 @@ class Tower:
 
     def call(self, given: Mapping[str, Tensor]) -> Tensor:
         """The vectors of a batch, [batch, dim]."""
-        import keras
-
         restored = ragged.restore(dict(given), keras_loader.inputs_of(self.model))
-        return self.model(keras.tree.pack_sequence_as(self.model.input, list(restored.values())), training=False)
+        if isinstance(self.model.input, dict):
+            return self.model(restored, training=False)
+        inputs = [*restored.values()]
+        return self.model(inputs if isinstance(self.model.input, (list, tuple)) else inputs[0], training=False)
 
 
 Towers = Mapping[Kind, Tower]
+
+
+def are_named(module: ModuleType) -> bool:
+    """Whether the file of a model is one for retrieval: it has both functions."""
+    has = {name: callable(getattr(module, name, None)) for name in (FUNCTION, catalogue.FUNCTION)}
+    if any(has.values()) and not all(has.values()):
+        (present,), (absent,) = ([name for name, each in has.items() if each is wanted] for wanted in (True, False))
+        logger.warning(f"the model's file has {present}(), but no {absent}(), so retrieval is not measured")
+    return all(has.values())
 
 
 def make(name: str, function: Callable[..., Any], network: Any, signature: Signature) -> Towers:

@@ -156,18 +156,11 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
 
 def _catalogue(model: Model, module: ModuleType, settings: Settings) -> Catalogue | None:
     """The candidates of a model with towers."""
-    found = catalogue.load(
-        module, settings.model, DataContext(settings.data_dir, settings.batch_size, settings.seed, 0, 1)
-    )
-    pair = model.towers if isinstance(model, KerasModel) else {}
-    if found and pair:
-        return retrieval.fitted(settings.model, pair[towers.CANDIDATE], found)
-    if not found and not pair:
+    if not isinstance(model, KerasModel) or not model.towers:
         return None
-    has, lacks = (towers.FUNCTION, catalogue.FUNCTION) if pair else (catalogue.FUNCTION, towers.FUNCTION)
-    raise ConfigurationError(
-        f"model={settings.model}: it has the function {has}(), but no {lacks}(); retrieval needs both."
-    )
+    context = DataContext(settings.data_dir, settings.batch_size, settings.seed, 0, 1)
+    found = catalogue.load(module, settings.model, context)
+    return retrieval.fitted(settings.model, model.towers[towers.CANDIDATE], found)
 
 
 def _find_epochs(settings: Settings, mode: Mode, dataset: Dataset, wants_epochs: bool) -> Epochs | None:

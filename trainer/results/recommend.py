@@ -29,6 +29,8 @@ SCORES = 1 << 26
 """Scores in memory at a time."""
 BATCH = 10_000
 """Queries in a run of the session."""
+MISSING = -(2.0**63)
+"""What stands for a candidate that is missing in a file."""
 PARQUET = ".parquet"
 
 
@@ -122,12 +124,12 @@ def _read_seen(
     from trainer.data.columns.folder import open_folder  # it needs pyarrow
 
     types = open_folder(str(place), "seen").types
-    shared = tuple(each for each in plan.inputs if each.name in types and not each.shape)
+    shared = tuple(each for each in plan.inputs if each.name in types and not each.shape and each.name != identifier)
     if not shared or identifier not in types:
         expected = f"a column of the queries ({', '.join(queries)}) and {identifier}"
         raise ConfigurationError(f"--seen: {place} has the columns {', '.join(types)}; it needs {expected}.")
     dtype = "string" if candidates.ids.dtype.kind == "U" else "int64"
-    column = Column(identifier, "given", dtype, fill=None if dtype == "string" else 0.0)
+    column = Column(identifier, "given", dtype, fill=None if dtype == "string" else MISSING)
     found = _read(place, "--seen", Plan((*shared, column), plan.target), what)
     order = np.argsort(candidates.ids, kind="stable")
     taken = found[identifier].astype(candidates.ids.dtype)
@@ -220,6 +222,6 @@ def _write_parquet(parts: Iterator[dict[str, Array]], file: Path) -> int:
 
 
 def _count(text: str) -> int:
-    if (count := int(text)) < 1:
-        raise ValueError
-    return count
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, but a number from 1 was expected")
+    return int(text)

@@ -78,10 +78,10 @@ def model_error(error: Exception) -> ModelError | None:
     if not isinstance(error, tf.errors.OpError):
         return None
     message = _message(error)
-    if library.UNKNOWN_OP in message:
+    if library.UNKNOWN_OP in message or library.DIFFERENT in message:
         return ModelError(
-            "another task lacks the ops of row_ops.cc, which this one has; let all tasks run the same image, or set "
-            f"{library.OFF}=0 for all of them."
+            "some tasks of the run have the ops of row_ops.cc, and others lack them; let all tasks run the same image, "
+            f"or set {library.OFF}=0 for all of them."
         )
     if found := python_error(message):
         return ModelError(f"the model's own code failed: {found}.")

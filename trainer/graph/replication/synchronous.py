@@ -193,6 +193,8 @@ def build(
         queues = [_token_queue(index) for index in range(replicas)]
         none = tf.zeros([replicas], tf.int64)
         counted_from = tf1.get_variable("counted_from", initializer=none, trainable=False, use_resource=True)
+        are_kept = tf.constant(row_sums.are_kept())
+        kept = tf1.get_variable("row_sums_are_kept", initializer=are_kept, trainable=False, use_resource=True)
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
     queue = queues[replica_index]
@@ -211,13 +213,16 @@ def build(
 
     of_replica = queue, limit, membership, counts_from
     join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, *of_replica, reached)
+    if any(shard.tables for shard in shards):
+        with tf1.device(shards[0].device):
+            join = tf.group(join, row_sums.check(kept))
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
     with tf1.device(shards[0].device):
         number = tf.constant(replicas_to_aggregate)
         wanted = tf1.get_variable("contributions_wanted", initializer=number, trainable=False, use_resource=True)
     lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, [wanted, counted_from], begun)
-    lead = tf.group(lead, membership.reset)
+    lead = tf.group(lead, membership.reset, kept.initializer)
     return Replication(
         executions,
         join,
