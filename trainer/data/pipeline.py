@@ -73,7 +73,7 @@ def stream(
                 f"{origin} repeats without end, so an evaluation would never end; remove repeat(), or let "
                 "fit_arguments() give validation_steps."
             )
-    padding = _padding(dataset.element_spec, accepted)
+    padding = _padding(dataset.element_spec, accepted, origin)
     if has_batches:
         return _of_batches(dataset, part, first, data, origin, files or {}, padding)
     if not part.first:
@@ -376,10 +376,13 @@ def _check_elements(spec: Any, origin: str) -> None:
         )
 
 
-def _padding(spec: Any, accepted: Accepted | None) -> Any:
+def _padding(spec: Any, accepted: Accepted | None, origin: str) -> Any:
     """The structure of an element, with the value with which each tensor is padded; None pads with zeros.
 
     An input that is ragged in the model is padded with a value by which the model finds the lengths.
+
+    Raises:
+        ConfigurationError: a type has no such value.
     """
     padding: Any = tf.nest.map_structure(lambda each: None, spec)
     if not accepted or not any(None in each.shape for each in tf.nest.flatten(spec)):
@@ -387,7 +390,13 @@ def _padding(spec: Any, accepted: Accepted | None) -> Any:
     shapes = accepted() or {}
 
     def value(name: str, each: Any) -> Any:
-        return PADDING.get(each.dtype) if isinstance(shapes.get(name), RaggedShape) else None
+        if not isinstance(shapes.get(name), RaggedShape) or each.dtype == tf.string:
+            return None
+        if each.dtype not in PADDING:
+            raise ConfigurationError(
+                f"{origin}: the input {name} is ragged and {each.dtype.name}; cast it to int32 or float32."
+            )
+        return PADDING[each.dtype]
 
     inputs = spec[0] if isinstance(spec, tuple) else spec
     if isinstance(inputs, dict):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainer.config import FILES_WITH_COLUMNS, Settings
 from trainer.data import lance_table, metadata
+from trainer.data.batched import RaggedShape
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.names import find, has_columns
 from trainer.data.datasets import Dataset
@@ -66,6 +67,12 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
             f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
             "constraints/cpu.txt in a clone of this project."
         ) from None
+    shapes = (model.input_shapes() if model else None) or {}
+    if ragged := [name for name, each in shapes.items() if isinstance(each, RaggedShape)]:
+        raise ConfigurationError(
+            f"model={settings.model}: its input {ragged[0]} is ragged, but lists in files with columns are filled with "
+            "zeros; let it be keras.Input((None,)), and let the model leave out 0, as mask_zero=True does."
+        )
     takes, choices = files.Model(model.input_specs if model else None), _choices(settings)
     if settings.dataset == "lance":
         found = stored.load(settings.data_dir, settings.data_version, choices, takes)
