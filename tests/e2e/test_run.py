@@ -77,7 +77,7 @@ def memory_limits(release: Release) -> list[bool]:
 
 def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> None:
     """It has the documented DNS names, serves metrics, and keeps its claim after an uninstall."""
-    train = {"train_steps": 4000, "sync_replicas": True, "batch_size": 50}
+    train = {"train_steps": 8000, "sync_replicas": True, "batch_size": 50}
     values = {
         "ps": {"replicas": 2},
         "worker": {"replicas": 3},
@@ -92,8 +92,9 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
         found = step.search(release.try_kubectl("get", "--raw", metrics).stdout)
         return float(found[1]) if found else 0.0
 
-    wait(lambda: scraped_step() > 0, 120, release.describe)
+    # Tasks are ready when their servers listen, so that most of the run is left for what follows.
     wait(lambda: [is_ready(pod) for pod in release.tasks().values()] == 5 * [True], 120, release.describe)
+    wait(lambda: scraped_step() > 0, 120, release.describe)
 
     addresses = {}
     for name, pod in release.tasks().items():
@@ -109,8 +110,8 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     assert json.loads(found) == addresses
 
     release.finish()
-    result = release.wait_for_result(4000)
-    assert result["global_step"] == 4000
+    result = release.wait_for_result(8000)
+    assert result["global_step"] == 8000
     assert result["test_accuracy"] > 0.95
     assert (result["mode"], result["workers"], result["ps"]) == ("synchronous", 3, 2)
 
@@ -119,9 +120,9 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     # A release with the same name adopts the claim and detects that the run is done.
     assert "The claim mnist-training of an earlier release is used again" in release.install(values)
     release.finish()
-    assert release.wait_for_result(4000) == result
+    assert release.wait_for_result(8000) == result
     log = release.saved_log("worker-0")  # the parameter servers may take too long to start for a run that was done
-    assert "restored /training/model.ckpt-4000" in log or "the run was done before" in log
+    assert "restored /training/model.ckpt-8000" in log or "the run was done before" in log
 
 
 @pytest.mark.long

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer import cli
@@ -111,3 +113,45 @@ def test_what_cannot_be_predicted_is_said(
     file = write(tmp_path / name, found)
     code = cli.main(["models", "predict", str(run), "--data", str(file), "--output", str(tmp_path / "out")])
     assert (code, sentence in capsys.readouterr().err) == (2, True)
+
+
+LISTS = """
+import keras
+from keras import layers
+
+def model():
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(10, 4, mask_zero=True)(ids))
+    network = keras.Model({"ids": ids}, layers.Dense(1, activation="sigmoid")(x))
+    network.compile("sgd", "binary_crossentropy")
+    return network
+"""
+
+
+def test_lists_of_other_lengths_than_those_of_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lists.py").write_text(LISTS)
+
+    def file(name: str, ids: list[list[int]]) -> Path:
+        pq.write_table(pa.table({"ids": ids, "label": [row % 2 for row in range(len(ids))]}), tmp_path / name)
+        return tmp_path / name
+
+    values: dict[str, Any] = {
+        "model": str(tmp_path / "lists.py"),
+        "data_dir": str(file("train.parquet", [[1 + row % 9] * (1 + row % 4) for row in range(40)])),
+        "train_dir": str(tmp_path / "run"),
+        "train_steps": 2,
+    }
+    settings = with_model(Settings(**values, given=frozenset(values)))
+    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+
+    def predict(data: Path) -> tuple[int, str]:
+        words = [str(tmp_path / "run"), "--data", str(data), "--output", str(tmp_path / "out")]
+        return cli.main(["models", "predict", *words]), capsys.readouterr().err
+
+    assert predict(file("short.parquet", [[1, 2], [2, 1], [5]]))[0] == 0
+    found = pq.read_table(tmp_path / "out" / "predictions.parquet")["probability"].to_pylist()
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+    assert found[0] != pytest.approx(found[2], abs=1e-6)
+    code, error = predict(file("long.parquet", [[1, 2, 3, 4, 5, 6]]))
+    assert (code, error.count("\n")) == (2, 1)
+    assert "takes lists of up to 4 elements, but one has 6" in error

@@ -156,7 +156,8 @@ class SavedModel:
 
     def predict(self, inputs: Mapping[str, Array]) -> Array:
         """The probabilities, or logits, of a batch, [n, classes]; or its values, [n, k]."""
-        feeds = dict(zip(self._in_order(inputs), inputs.values(), strict=True))
+        given = zip(self._in_order(inputs), inputs.values(), strict=True)
+        feeds = {tensor: self._filled(tensor, each) for tensor, each in given}
         with saved_model.errors(self.what):
             arrays = [np.asarray(each) for each in self._session.run(list(self._outputs.values()), feeds)]
         if not self.classes:
@@ -168,6 +169,20 @@ class SavedModel:
         if self._gives_logit:
             second = 0.5 * (1 + np.tanh(second / 2))
         return np.stack([1 - second, second], axis=1).astype(np.float32)
+
+    def _filled(self, tensor: Any, array: Array) -> Array:
+        """Lists with the length that the model takes: shorter ones are filled, as those of the training were."""
+        length = tensor.shape.as_list()[1] if tensor.shape.rank == 2 else None
+        if not length or array.ndim != 2 or array.shape[1] == length:
+            return array
+        if array.shape[1] > length:
+            raise ConfigurationError(
+                f"{self.what} takes lists of up to {length} elements, but one has {array.shape[1]}; shorten it, or "
+                "train on lists of that length."
+            )
+        found = np.full((len(array), length), "" if array.dtype == object else 0, array.dtype)
+        found[:, : array.shape[1]] = array
+        return found
 
     def classify(self, outputs: Array) -> Array:
         """The predicted classes, int64 [n], from what `predict` gives."""
