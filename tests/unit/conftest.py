@@ -256,12 +256,13 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["row_ops.cc", "TensorFlow"])
-def row_ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def row_ops(request: pytest.FixtureRequest) -> Iterator[None]:
     """Rows of tables are updated by the ops in C++, if they are compiled, and then by those of TensorFlow."""
-    if request.param == "row_ops.cc" and library.load() is None:
-        pytest.skip("there is no compiler of C++")
-    if request.param == "TensorFlow":
-        monkeypatch.setenv(library.OFF, "0")
-    library.load.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "TensorFlow":
+            patch.setenv(library.OFF, "0")
+        library.load.cache_clear()
+        if request.param == "row_ops.cc" and library.load() is None:
+            pytest.skip("there is no compiler of C++")
+        yield
     library.load.cache_clear()
