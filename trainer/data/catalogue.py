@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data import pipeline
+from trainer.data import functions, pipeline
 from trainer.data.context import DataContext
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
-from trainer.tensorflow.private import eager_mode
-from trainer.text import truncate
-from trainer.text.reasons import reason
+from trainer.text import as_text, truncate
 
 FUNCTION = "candidates"
 
@@ -43,15 +41,11 @@ def load(module: ModuleType, name: str, context: DataContext) -> Catalogue:
         ConfigurationError: the function fails, or returns something else.
     """
     origin = f"model={name}: {FUNCTION}()"
-    with eager_mode():
-        try:
-            found = getattr(module, FUNCTION)(context)
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+    found = functions.call(module, FUNCTION, name, context)
     inputs, names = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     arrays = inputs if isinstance(inputs, Mapping) else {"": inputs}
     read = {str(key): _array(each, origin) for key, each in arrays.items()}
-    labels = None if names is None else [_text(each) for each in _array(names, origin).ravel().tolist()]
+    labels = None if names is None else [as_text(each) for each in _array(names, origin).ravel().tolist()]
     sizes = {len(each) for each in read.values()} | ({len(labels)} if labels is not None else set())
     if len(sizes) != 1 or not min(sizes):
         raise ConfigurationError(
@@ -67,7 +61,7 @@ def _array(found: Any, origin: str) -> Array:
     except ValueError:  # lists of different lengths
         array = np.asarray(None)
     if array.ndim and array.dtype.kind in "OUS" and all(isinstance(each, (str, bytes)) for each in array.flat):
-        return np.array([_text(each) for each in array.ravel().tolist()], object).reshape(array.shape)
+        return np.array([as_text(each) for each in array.ravel().tolist()], object).reshape(array.shape)
     if not array.ndim or array.dtype.kind not in "biuf":
         raise ConfigurationError(
             f"{origin} returned {truncate(repr(found), 50)}; return the inputs of the candidate tower: an array, or a "
@@ -77,7 +71,3 @@ def _array(found: Any, origin: str) -> Array:
         return pipeline.convert(array)
     except ValueError:  # identifiers of 64 bits
         return array
-
-
-def _text(found: Any) -> str:
-    return found.decode() if isinstance(found, bytes) else str(found)

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from trainer.data import functions
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
-from trainer.tensorflow.private import eager_mode
 from trainer.text import did_you_mean, truncate
-from trainer.text.reasons import reason
 
 NAME = "fit_arguments"
 OF_THE_TRAINER = {
@@ -57,11 +56,7 @@ def load(module: ModuleType, name: str) -> FitArguments:
     if not callable(getattr(module, NAME, None)):
         return FitArguments()
     origin = f"model={name}: {NAME}()"
-    with eager_mode():
-        try:
-            found = getattr(module, NAME)()
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+    found = functions.call(module, NAME, name)
     if not isinstance(found, dict):
         raise ConfigurationError(
             f"{origin} returned {type(found).__name__}; return a dictionary, as in {{'epochs': 3}}."

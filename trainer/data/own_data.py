@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from trainer.data import generators, pipeline
+from trainer.data import functions, generators, pipeline
 from trainer.data.arrays import hold_out
 from trainer.data.batched import Accepted
 from trainer.data.context import DataContext
@@ -27,8 +27,7 @@ from trainer.data.structures import join_lists
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
-from trainer.text import truncate
-from trainer.text.reasons import reason
+from trainer.text import as_text, truncate
 
 TRAIN, TEST, FILES = "train_data", "test_data", "train_files"
 
@@ -60,11 +59,7 @@ def load(
     most = (steps, steps * (fit.batch_size or data.batch_size)) if steps else None
 
     def call(function: str, *more: Any) -> Any:
-        with eager_mode():
-            try:
-                return getattr(module, function)(data, *more)
-            except (Exception, SystemExit) as error:
-                raise ConfigurationError(f"model={name}: {function}() failed: {reason(error, name)}.") from error
+        return functions.call(module, function, name, data, *more)
 
     def read(found: Any, again: Callable[[], Any], what: str, part: DataContext | None = None) -> Examples | Stream:
         origin = f"model={name}: {what}"
@@ -287,14 +282,10 @@ def _number_labels(
     targets = [each.targets for each in (train, test)]
     if not all(isinstance(each, np.ndarray) and each.dtype == object for each in targets):
         return train, test, None
-    texts = [[_text(text) for text in each.flat] for each in targets]
+    texts = [[as_text(text) for text in each.flat] for each in targets]
     classes = sorted({*texts[0], *texts[1]})
     labels = [np.searchsorted(classes, each).astype(np.int32) for each in texts]
     return replace(train, targets=labels[0]), replace(test, targets=labels[1]), classes
-
-
-def _text(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text
 
 
 def _shorten(value: Any) -> str:

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from trainer.data.catalogue import Catalogue
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
+from trainer.export import candidate_files
 from trainer.models.towers import CANDIDATE, QUERY, Kind, Tower, Towers
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
+from trainer.text import as_text
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +97,7 @@ class Retrieval:
     def _ranks(self, run: Run, candidates: npt.NDArray[np.float32], inputs: Mapping[str, Array]) -> Array:
         query = run(self.vectors[QUERY], {each: inputs[name] for name, each in self.inputs[QUERY].items()})
         taken = comparable(inputs[self.identifier])
-        places = np.searchsorted(self.ids, taken, sorter=self._order).clip(max=len(self.ids) - 1)
-        own = self._order[places]
-        is_known = self.ids[own] == taken
+        own, is_known = candidate_files.find(self.ids, self._order, taken)
         above, not_below = np.zeros(len(query)), np.zeros(len(query))
         feeds = {self._query: query, self._own: candidates[own]}
         for start in range(0, len(candidates), BLOCK):
@@ -187,4 +187,4 @@ def comparable(ids: Array) -> Array:
     flat = ids.reshape(-1)
     if flat.dtype != object:
         return flat
-    return np.array([each.decode() if isinstance(each, bytes) else str(each) for each in flat])
+    return np.array([as_text(each) for each in flat])

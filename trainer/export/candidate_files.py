@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +65,17 @@ def read(export: Path, what: str) -> Candidates:
     if len({len(found.ids), len(found.vectors), *([] if names is None else [len(names)])}) > 1:
         raise ConfigurationError(f"{what} has candidates of different numbers in {folder}; export it again.")
     return found
+
+
+def find(
+    ids: npt.NDArray[Any], order: npt.NDArray[np.integer], wanted: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
+    """The place of each wanted id among all, [m], and whether it is there, bool [m]; otherwise the place means nothing.
+
+    Args:
+        ids: All, [n].
+        order: The places that sort them, [n].
+        wanted: [m], of the same type.
+    """
+    places = order[np.searchsorted(ids, wanted, sorter=order).clip(max=len(ids) - 1)]
+    return places, ids[places] == wanted

@@ -5,7 +5,6 @@ It writes CSV and Parquet.
 
 import argparse
 import contextlib
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from trainer.errors import ConfigurationError
 from trainer.results import named_model
 from trainer.results.classifier import SavedModel
 from trainer.results.column_rows import Batch, open_columns, plan_for, plan_of, rows
+from trainer.results.column_writer import ColumnWriter
 from trainer.results.named_model import open_model
 
 BATCH_IMAGES = 200
@@ -160,48 +160,29 @@ class _Writer:
     def __init__(self, folder: Path, key: str, model: SavedModel) -> None:
         """`key` is the name of the first column."""
         self._folder, self._key, self._model = folder, key, model
-        self.count = 0
-        """The predictions so far."""
         self._is_new = not folder.exists()
-        self._stack = contextlib.ExitStack()
+        self._writer = ColumnWriter([folder / CSV_FILE, folder / PARQUET_FILE], folder)
+
+    @property
+    def count(self) -> int:
+        """The predictions so far."""
+        return self._writer.count
 
     def __enter__(self) -> "_Writer":
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        files = [self._folder / name for name in (CSV_FILE, PARQUET_FILE)]
-        if kind is None:
-            with self._errors():
-                self._stack.close()
-                for file in files:
-                    _partial(file).rename(file)
-            return
-        with contextlib.suppress(OSError):
-            self._stack.close()
-            for file in files:
-                _partial(file).unlink(missing_ok=True)
-            if self._is_new:
+        self._writer.__exit__(kind, *error)
+        if kind is not None and self._is_new:
+            with contextlib.suppress(OSError):
                 self._folder.rmdir()
 
     def add(self, names: Sequence[str | int], predictions: Array) -> None:
         """Write some predictions."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns = self._columns(names, predictions)
-        table = pa.table(columns)
-        with self._errors():
-            if not self.count:
+        if not self.count:
+            with self._writer.errors():
                 self._folder.mkdir(parents=True, exist_ok=True)
-                target = _partial(self._folder / CSV_FILE)
-                file = target.open("w", encoding="utf-8", errors="surrogateescape", newline="")
-                self._csv = csv.writer(self._stack.enter_context(file), lineterminator="\n")
-                self._csv.writerow(columns)
-                target = _partial(self._folder / PARQUET_FILE)
-                self._parquet = self._stack.enter_context(pq.ParquetWriter(target, table.schema))
-            self._csv.writerows(zip(*columns.values(), strict=True))
-            self._parquet.write_table(table)
-        self.count += len(names)
+        self._writer.add(self._columns(names, predictions))
 
     def _columns(self, names: Sequence[str | int], predictions: Array) -> dict[str, Any]:
         """The columns to write, by name. Without names of the classes, these are their labels."""
@@ -213,19 +194,6 @@ class _Writer:
         written["prediction"] = classes[labels] if model.has_class_names else labels
         written["probability"] = predictions[np.arange(len(labels)), labels]
         return written | {f"probability_{name}": each for name, each in zip(classes, predictions.T, strict=True)}
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigurationError(
-                f"--output: {self._folder} cannot be written ({error.strerror}); name another."
-            ) from None
-
-
-def _partial(file: Path) -> Path:
-    return file.with_name(f".{file.name}.partial")
 
 
 def _share(text: str) -> float:

@@ -1,12 +1,11 @@
 """`trainer models recommend`: the candidates with the largest scores for each query, by the towers of a model."""
 
 import argparse
-import contextlib
 import csv
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from trainer.export.candidate_files import Candidates
 from trainer.export.export_folder import CANDIDATE, DATA, read_facts
 from trainer.export.saved_model import LoadedModel
 from trainer.results import column_rows, named_model
+from trainer.results.column_writer import PARQUET, ColumnWriter
 from trainer.results.named_model import open_model
 
 QUERY = "query"
@@ -31,7 +31,6 @@ BATCH = 10_000
 """Queries in a run of the session."""
 MISSING = -(2.0**63)
 """What stands for a candidate that is missing in a file."""
-PARQUET = ".parquet"
 
 
 def add(commands: Any) -> None:
@@ -133,14 +132,13 @@ def _read_seen(
     found = _read(place, "--seen", Plan((*shared, column), plan.target), what)
     order = np.argsort(candidates.ids, kind="stable")
     taken = found[identifier].astype(candidates.ids.dtype)
-    places = order[np.searchsorted(candidates.ids, taken, sorter=order).clip(max=len(order) - 1)]
-    is_known = candidates.ids[places] == taken
+    places, is_known = candidate_files.find(candidates.ids, order, taken)
     names = [each.name for each in shared]
-    by_key: dict[Any, list[int]] = {key: [] for key in _keys(queries, names)}
+    keys = _keys(queries, names)
+    by_key: dict[Any, list[int]] = {key: [] for key in keys}
     for key, index, known in zip(_keys(found, names), places.tolist(), is_known.tolist(), strict=True):
         if known and key in by_key:
             by_key[key].append(index)
-    keys = _keys(queries, names)
     return {number: by_key[key] for number, key in enumerate(keys) if by_key[key]}
 
 
@@ -155,7 +153,7 @@ def _rows(
     identifier: str,
     top: int,
     seen: Mapping[int, list[int]],
-) -> Iterator[dict[str, Array]]:
+) -> Iterator[dict[str, Any]]:
     """The columns to write, for some queries at a time."""
     shown = {name: each for name, each in queries.items() if each.ndim == 1}
     own = identifier if identifier not in shown else f"{identifier}_of_candidate"
@@ -169,56 +167,31 @@ def _rows(
         values = np.take_along_axis(scores, best, axis=1)
         number, rank = np.nonzero(values > -np.inf)
         chosen = best[number, rank]
-        columns = {name: each[start + number] for name, each in shown.items()}
-        columns |= {"rank": rank + 1, own: candidates.ids[chosen]}
+        columns: dict[str, Any] = {name: _plain(each[start + number]) for name, each in shown.items()}
+        columns |= {"rank": rank + 1, own: _plain(candidates.ids[chosen])}
         if candidates.names is not None:
-            columns["name"] = candidates.names[chosen]
+            columns["name"] = _plain(candidates.names[chosen])
         yield columns | {"score": values[number, rank]}
 
 
-def _write(parts: Iterator[dict[str, Array]], output: Path | None) -> None:
-    """Write the columns as CSV or Parquet; a file appears when it is whole."""
+def _plain(values: Array) -> Any:
+    """Texts as a list, which Arrow takes; numbers as they are."""
+    return values.tolist() if values.dtype.kind in "OU" else values
+
+
+def _write(parts: Iterator[dict[str, Any]], output: Path | None) -> None:
+    """Write the columns to a file of CSV or Parquet, or print them as CSV."""
     if output is None:
-        _write_csv(parts, sys.stdout)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        for number, part in enumerate(parts):
+            if not number:
+                writer.writerow(part)
+            writer.writerows(zip(*part.values(), strict=True))
         return
-    partial = output.with_name(f".{output.name}.partial")
-    try:
-        if output.suffix == PARQUET:
-            count = _write_parquet(parts, partial)
-        else:
-            with partial.open("w", encoding="utf-8", newline="") as file:
-                count = _write_csv(parts, file)
-        partial.rename(output)
-    except OSError as error:
-        raise ConfigurationError(f"--output: {output} cannot be written ({error.strerror}); name another.") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    print(f"{output}: {count:,} recommendations")
-
-
-def _write_csv(parts: Iterator[dict[str, Array]], file: TextIO) -> int:
-    writer, count = csv.writer(file, lineterminator="\n"), 0
-    for part in parts:
-        if not count:
-            writer.writerow(part)
-        writer.writerows(zip(*part.values(), strict=True))
-        count += len(part["rank"])
-    return count
-
-
-def _write_parquet(parts: Iterator[dict[str, Array]], file: Path) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    count = 0
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
+    with ColumnWriter([output], output) as found:
         for part in parts:
-            table = pa.table({name: each.tolist() if each.dtype.kind in "OU" else each for name, each in part.items()})
-            writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))
-            writer.write_table(table)
-            count += len(table)
-    return count
+            found.add(part)
+    print(f"{output}: {found.count:,} recommendations")
 
 
 def _count(text: str) -> int:

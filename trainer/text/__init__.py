@@ -8,6 +8,11 @@ CREDENTIALS = re.compile("[^:]+://[^/]*[:@]")
 """Matches the start of a URI with a user, a password or a port, which no message may show."""
 
 
+def as_text(text: str | bytes) -> str:
+    """Return a text, also of what TensorFlow has as bytes."""
+    return text.decode() if isinstance(text, bytes) else text
+
+
 def truncate(text: str, length: int) -> str:
     """Return the text, cut to at most `length` characters with "..." at the end."""
     return text if len(text) <= length else text[: length - 3] + "..."
