@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.plan import ACCURACY, BFLOAT16, BUSY, LARGE, LEARNING, LONG, MODELS, MODES, RATES, SINGLE, STRATEGIES
+from benchmarks.results import measured_on
 from benchmarks.workload import Mode, Run, Workload
 
 TARGETS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
@@ -36,8 +37,7 @@ def insert(document: Path, report: str) -> None:
 def render(machine: dict[str, str | int], runs: Sequence[Run]) -> str:
     """Render the report as Markdown, without sections that have no runs."""
     parts = [
-        f"Measured on {machine['cores']} cores of {machine['cpu']}, TensorFlow {machine['tensorflow']}, Python "
-        f"{machine['python']}. Values are medians (minimum–maximum). Rates are in global steps.",
+        f"{measured_on(machine)} Values are medians (minimum–maximum). Rates are in global steps.",
         *(part(of(runs, section)) for section, part in _PARTS if of(runs, section)),
         memory(runs),
     ]

@@ -39,6 +39,14 @@ def describe_machine() -> dict[str, str | int]:
     }
 
 
+def measured_on(machine: dict[str, str | int]) -> str:
+    """The sentence of a report on a machine that `describe_machine` has described."""
+    return (
+        f"Measured on {machine['cores']} cores of {machine['cpu']}, TensorFlow {machine['tensorflow']}, Python "
+        f"{machine['python']}."
+    )
+
+
 def _version_of_tensorflow() -> str:
     """Find the version without importing TensorFlow; its CPU and CUDA builds are different packages."""
     for package in ("tensorflow-cpu", "tensorflow"):

@@ -1,21 +1,19 @@
-"""The exact area under the ROC curve."""
+"""The exact area under the ROC curve of examples that must have one."""
 
 from typing import Any
 
 import numpy as np
 
+from trainer import auc as areas
+
 
 def auc(labels: Any, scores: Any) -> float:
-    """The share of the pairs of a 1 and a 0 in which the 1 has the higher score; an equal score counts half.
+    """As `trainer.auc.auc`, of labels and scores of any shape.
 
     Raises:
         ValueError: the labels are all equal.
     """
-    labels, scores = np.ravel(labels) > 0.5, np.ravel(scores)
-    ones = int(labels.sum())
-    zeros = len(labels) - ones
-    if not ones or not zeros:
-        raise ValueError(f"all {len(labels)} labels are {int(ones > 0)}, which have no AUC; give examples of both.")
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2
-    return float((ranks[places][labels].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    is_one = np.ravel(labels) > 0.5
+    if is_one.all() or not is_one.any():
+        raise ValueError(f"all {len(is_one)} labels are {int(is_one.any())}, which have no AUC; give examples of both.")
+    return areas.auc(is_one, np.ravel(scores))

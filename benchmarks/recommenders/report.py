@@ -11,6 +11,7 @@ from benchmarks.recommenders.plan import CRITEO, LEARNING, MILLION, MOVIELENS, P
 from benchmarks.recommenders.programs import WITHOUT_ROW_OPS, Outcome
 from benchmarks.recommenders.work import Work
 from benchmarks.report import row, spread
+from benchmarks.results import measured_on
 
 POINTS = (1, 2, 5, 10)
 """Millions of examples at which the AUC is told."""
@@ -25,8 +26,7 @@ DEEPREC_RATE = 7383
 def render(machine: dict[str, str | int], runs: Sequence[Run]) -> str:
     """Render the report as Markdown, without sections that have no runs."""
     parts = [
-        f"Measured on {machine['cores']} cores of {machine['cpu']}, TensorFlow {machine['tensorflow']}, Python "
-        f"{machine['python']}. Values are medians (minimum–maximum) of the rounds. A million is {MILLION:,}.",
+        f"{measured_on(machine)} Values are medians (minimum–maximum) of the rounds. A million is {MILLION:,}.",
         *(part([run for run in runs if run.planned.section == section]) for section, part in _PARTS),
         memory(runs),
     ]
