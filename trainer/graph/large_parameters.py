@@ -38,7 +38,7 @@ def tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer, server
     lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
     named = ", ".join(map(_show, of_tables.items()))
     by_op = isinstance(optimizer, KerasOptimizer) and optimizer.row_update is not None
-    how = "the ops of row_ops.cc" if by_op else f"those of TensorFlow: {HOW if library.load() is None else ANOTHER}"
+    how = "the ops of row_ops.cc" if by_op else f"the ops of TensorFlow: {HOW if library.load() is None else ANOTHER}"
     return [
         f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}; "
         f"{size:,.0f} MiB {'in memory' if servers == 1 else f'on each of {servers} parameter servers'}",

@@ -7,24 +7,19 @@ import functools
 import hashlib
 import logging
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigurationError
+from trainer.kernels.compiler import FOLDER, SOURCE, find
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
 from trainer.text import truncate
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("row_ops.cc")
-FOLDER = Path(sys.prefix, "lib", "distributed-tensorflow-trainer")
-COMPILERS = ("g++", "c++", "clang++")
-"""Of C++17, in this order, if the variable CXX names none."""
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")
 """Those that keep the meaning of numbers that are not finite. Of x86-64, code for AVX2 is chosen when it runs."""
 BASELINE = {"x86_64": ("-march=x86-64-v2",)}
@@ -53,10 +48,7 @@ def build() -> Path:
     """
     if (target := place()).exists():
         return target
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    compiler = next(filter(None, map(shutil.which, names)), None)
-    if not compiler:
-        raise ConfigurationError(f"{SOURCE.name}: no compiler of C++ ({', '.join(names)}) is on PATH; install g++.")
+    compiler = find()
     flags = [*FLAGS, *BASELINE.get(os.uname().machine, ()), *tf.sysconfig.get_compile_flags()]
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
