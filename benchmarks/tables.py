@@ -1,9 +1,9 @@
 """The rate of a model with a large embedding, by the trainer and by others: `python -m benchmarks.tables`.
 
 All train the model of embedding.py with batches of the same sizes, on one machine, in interleaved rounds: the trainer,
-the classic program, ParameterServerStrategy, and `keras.Model.fit` in one process, whose step has one batch. The table
-has the median and the range of the rates in global steps/s, and how many times the rate of each other program the
-trainer has in the same round.
+the trainer without its own ops on rows, the classic program, ParameterServerStrategy, and `keras.Model.fit` in one
+process, whose step has one batch. The table has the median and the range of the rates in global steps/s, and how many
+times the rate of each other program the trainer has in the same round.
 """
 
 import argparse
@@ -50,16 +50,21 @@ class Workload:
         return {"ROWS": str(self.rows), "OPTIMIZER": self.optimizer}
 
 
-def run_trainer(workload: Workload) -> float:
-    """The rate of the trainer."""
+def run_trainer(workload: Workload, **more: str) -> float:
+    """The rate of the trainer, with more variables of the environment."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainer", "launch", "--json", *workload.flags, f"--ps={workload.ps}"]
         command += [f"--workers={workload.workers}", f"--sync_replicas={workload.synchronous}"]
         command += [f"--train_dir={folder}/run", f"--model={HERE / 'embedding.py'}"]
         command += ["--eval_seconds=600", "--save_share=0"]
-        environment = {**os.environ, **workload.environment}
+        environment = {**os.environ, **workload.environment, **more}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=TIMEOUT)
         return float(json.loads(done.stdout)["steps_per_second"])
+
+
+def run_without(workload: Workload) -> float:
+    """The rate of the trainer with TensorFlow's ops in place of those of row_ops.cc."""
+    return run_trainer(workload, TRAINER_ROW_OPS="0")
 
 
 def run_classic(workload: Workload) -> float:
@@ -81,11 +86,14 @@ def run_fit(workload: Workload) -> float:
 
 
 PROGRAMS: Mapping[str, Callable[[Workload], float]] = {
+    "without row_ops.cc": run_without,
     "classic": run_classic,
     "strategy": run_strategy,
     "fit": run_fit,
 }
-"""The other programs. The last two have no synchronous form."""
+"""The others."""
+ASYNCHRONOUS = ("strategy", "fit")
+"""Those without a synchronous form."""
 
 
 def _run_tasks(program: str, workload: Workload, more: Sequence[str], leader: int, coordinators: int = 0) -> float:
@@ -109,7 +117,7 @@ def compare(cases: Sequence[Workload], rounds: int, programs: Sequence[str] = tu
     found: dict[tuple[Workload, str], list[float]] = defaultdict(list)
     for number in range(rounds):
         for case in cases:
-            others = [each for each in programs if each == "classic" or not case.synchronous]
+            others = [each for each in programs if each not in ASYNCHRONOUS or not case.synchronous]
             for name in (*others, "trainer"):
                 found[case, name].append(PROGRAMS.get(name, run_trainer)(case))
             rates = {name: round(found[case, name][-1], 1) for name in (*others, "trainer")}
