@@ -13,6 +13,7 @@ import pytest
 from trainer.config import Settings
 from trainer.graph import replica, step_graph
 from trainer.models import mlp
+from trainer.models.op_template import of_graph
 from trainer.models.ops_model import OpsModel
 from trainer.shards import parameters as graph_parameters
 from trainer.tensorflow import tf, tf1
@@ -138,3 +139,13 @@ def test_a_model_may_call_python_functions(steps: int) -> None:
     gc.collect()  # TensorFlow keeps only weak references to Python functions
     assert take(found, steps)[0] == steps
     assert seen == [(SIZE, 784)] * steps
+
+
+def test_a_copy_gives_an_input_that_is_an_output_as_it_is() -> None:
+    """As ids of 64 bits, which nothing converts before they are looked up."""
+    with tf.Graph().as_default() as graph:
+        ids, other = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.int64, [None])
+        template = of_graph(graph, [ids, other], [ids, other + 1, ids], pruned=True)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = template.copy([tf.constant([5], tf.int64), tf.constant([7], tf.int64)], "copy")
+        assert [each.tolist() for each in session.run(found)] == [[5], [8], [5]]

@@ -37,15 +37,13 @@ class OpTemplate:
 
     def copy(self, inputs: Sequence[Tensor], name: str) -> list[Tensor]:
         """Add a copy of the ops to the default graph, on the current device, and return its outputs."""
+        of_input = dict(zip(self.inputs, inputs, strict=True))
         used = {name.partition(":")[0] for node in self.definition.node for name in node.input}
-        given = {
-            name: tensor
-            for name, tensor in zip(self.inputs, inputs, strict=True)
-            if name.partition(":")[0] in used  # TensorFlow rejects the others
-        }
-        return list(
-            tf.graph_util.import_graph_def(self.definition, input_map=given, return_elements=self.outputs, name=name)
-        )
+        given = {name: each for name, each in of_input.items() if name.partition(":")[0] in used}  # others are rejected
+        computed = [name for name in self.outputs if name not in of_input]
+        copied = tf.graph_util.import_graph_def(self.definition, input_map=given, return_elements=computed, name=name)
+        found = iter(copied)
+        return [of_input[each] if each in of_input else next(found) for each in self.outputs]
 
 
 def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pruned: bool = False) -> OpTemplate:
