@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from trainer.dynamic.layer import DynamicEmbedding
+
+__all__ = ["DynamicEmbedding", "EmbeddingBag", "ExampleKey"]
+
 KEY = "_example_key"
 """The attribute of an output that has the keys of its examples, as `_keras_mask` has its mask."""
 COMBINERS = ("sum", "mean", "sqrtn")

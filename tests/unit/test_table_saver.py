@@ -315,11 +315,12 @@ def test_rows_are_those_of_the_whole() -> None:
     values = random.normal(size=(30, 4)).astype(np.float32)
     whole = base.copy()
     whole[rows] = values
-    table = StoredTable(base, Changes(rows, values))
+    described = Table("", 100, 2, ("/a",))
+    table = StoredTable(described, base, Changes(rows, values))
     ids = random.integers(0, 100, (5, 7))
     assert np.array_equal(table.take(ids, slice(0, 4)), whole[ids])
     assert np.array_equal(table.take(ids, slice(2, 4)), whole[ids][..., 2:])
-    for start, end in Table("", 100, 2, ("/a",)).slices():
+    for start, end in described.slices():
         assert np.array_equal(table.between(start, end), whole[start:end])
     assert np.array_equal(table.between(17, 61), whole[17:61])
 

@@ -234,7 +234,8 @@ class Saver:
         absent = [suffix for suffix in self._slots if not any(name.endswith(suffix) for name in stored.names)]
         begun = [suffix for suffix in absent if suffix != largest or second in absent]
         for suffix in begun:
-            for name, shape in {**self._layout.of_trainable.shapes, **self.tables.shapes}.items():
+            stored_shapes = {name: stored.rows(name).shape for name in self.tables.shapes if name in stored.names}
+            for name, shape in {**self._layout.of_trainable.shapes, **self.tables.shapes, **stored_shapes}.items():
                 stored.fill(name + suffix, shape, self._slot_values.get(suffix[1:], 0.0))
 
         def source(name: str) -> str:

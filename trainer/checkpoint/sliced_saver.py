@@ -32,7 +32,7 @@ class SlicedSaver(tf1.train.Saver):  # type: ignore[misc]
             parts = []
             if self._dense:
                 parts.append(f"{save_path}_dense")
-                whole = {each: tf1.placeholder(tf.float32) for each in self._dense}
+                whole = {name: tf1.placeholder(each.dtype) for name, each in self._dense.items()}
                 write_dense = tf.raw_ops.SaveV2(
                     prefix=parts[0],
                     tensor_names=list(whole),

@@ -4,6 +4,9 @@ A table of n rows has a base, `table-NUMBER-TOKEN.npy`, float32 [n, (1 + slots) 
 by the same row of each optimizer slot. Checkpoints share it. The rows that have changed since are in files of each
 checkpoint: `PATH.table-NUMBER.rows.npy`, int64 [k] in ascending order, and `PATH.table-NUMBER.values.npy`, float32
 [k, (1 + slots) x dim]. `PATH.tables.json` names the tables, their slots and bases.
+
+A row of a table that grows has two more fields: its id, and when it was last read. Its number is only its place in the
+base; one without a row has the id `NO_ID`, and rows may have numbers beyond the end of the base.
 """
 
 import glob
@@ -11,7 +14,7 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +23,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from trainer.data.files import write_atomically
+from trainer.dynamic.ids import NO_ID
 from trainer.tensorflow import tf, tf1
 
 Array = npt.NDArray[Any]
@@ -38,7 +42,7 @@ class Changes:
     rows: Array
     """int64 [k], in ascending order."""
     values: Array
-    """float32 [k, (1 + slots) x dim]."""
+    """`Table.empty(k)`, with their values."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,44 @@ class Table:
     """The suffixes of the names of the optimizer's slots."""
     base: str = ""
     """The name of its file."""
+    grows: bool = False
+    """Whether its rows have ids."""
 
     @property
     def width(self) -> int:
         """Numbers of a row of the base."""
         return (1 + len(self.slots)) * self.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the files' elements: numbers, or rows with their ids."""
+        fields = [("id", "<i8"), ("used", "<i4"), ("values", "<f4", (self.width,))]
+        return np.dtype(fields) if self.grows else np.dtype("<f4")
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """That of an array of this many rows."""
+        return (rows,) if self.grows else (rows, self.width)
+
+    def empty(self, rows: int) -> Array:
+        """An array of this many rows, zeros; those of a table that grows are none."""
+        found = np.zeros(self.shape(rows), self.dtype)
+        if self.grows:
+            found["id"] = NO_ID
+        return found
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """An array of rows from their values or, if the table grows, from ids, times and values."""
+        if not self.grows:
+            return parts[0]
+        found = self.empty(len(parts[0]))
+        for field, part in zip(("id", "used", "values"), parts, strict=True):
+            found[field] = part
+        return found
+
+    def values(self, rows: Array) -> Array:
+        """The values of an array of rows, float32 [n, width]."""
+        found: Array = rows["values"] if self.grows else rows
+        return found
 
     def slices(self, multiple: int = 1) -> Iterator[tuple[int, int]]:
         """The first row and the end of each slice; its rows are a multiple of this number, except for the last one."""
@@ -74,9 +111,9 @@ def write_base(folder: Path, number: int, table: Table, slices: Iterable[Array])
     partial = folder / f".{name}"
     try:
         with partial.open("wb") as file:
-            _begin(file, "<f4", (table.rows, table.width))
+            _begin(file, table.dtype, table.shape(table.rows))
             for each in slices:
-                file.write(np.ascontiguousarray(each, np.float32).data)
+                file.write(np.ascontiguousarray(each).data)
             file.flush()
             os.fsync(file.fileno())
         partial.rename(folder / name)
@@ -85,19 +122,21 @@ def write_base(folder: Path, number: int, table: Table, slices: Iterable[Array])
     return name
 
 
-def merge(folder: Path, number: int, table: Table, changes: Changes) -> str:
-    """Write another base, which has these changes, and return its name.
+def merge(folder: Path, number: int, table: Table, changes: Changes) -> Table:
+    """Write another base, which has these changes, and return the table with it.
 
     Raises:
         OSError: it cannot be read or written.
     """
-    stored = StoredTable(np.load(folder / table.base, mmap_mode="r"), changes)
-    return write_base(folder, number, table, (stored.between(*each) for each in table.slices()))
+    stored = StoredTable(table, np.load(folder / table.base, mmap_mode="r"), changes)
+    made = replace(table, rows=stored.rows)
+    return replace(made, base=write_base(folder, number, made, (stored.between(*each) for each in made.slices())))
 
 
-def _begin(file: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
+def _begin(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Write the header of NumPy's format. Its own function for whole files hides why a write failed."""
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def write(path: str, tables: Sequence[Table], changes: Sequence[Changes]) -> None:
@@ -105,7 +144,7 @@ def write(path: str, tables: Sequence[Table], changes: Sequence[Changes]) -> Non
     for number, each in enumerate(changes):
         for kind, array in (("rows", each.rows), ("values", each.values)):
             with Path(f"{path}.table-{number}.{kind}.npy").open("wb") as file:
-                _begin(file, array.dtype.str, array.shape)
+                _begin(file, array.dtype, array.shape)
                 file.write(np.ascontiguousarray(array).data)
     write_atomically(Path(f"{path}.tables.json"), json.dumps([asdict(each) for each in tables], indent=2).encode())
 
@@ -175,9 +214,11 @@ def remove_unused(folder: Path, kept: Collection[str] = ()) -> None:
 class StoredTable:
     """The rows of a table in a checkpoint, which are read from the disk when they are needed."""
 
-    def __init__(self, base: Array, changes: Changes) -> None:
+    def __init__(self, table: Table, base: Array, changes: Changes) -> None:
         """The base and the changes may be in memory that is mapped from files."""
-        self._base, self._changes = base, changes
+        self.table, self._base, self._changes = table, base, changes
+        self.rows = max(len(base), int(changes.rows[-1]) + 1) if len(changes.rows) else len(base)
+        """How many there are."""
 
     @classmethod
     def open(cls, path: str, number: int, table: Table) -> "StoredTable":
@@ -186,38 +227,49 @@ class StoredTable:
         Raises:
             tf.errors.DataLossError: a file is absent or damaged.
         """
-        files = [_base_of(path, table), *(Path(f"{path}.table-{number}.{kind}.npy") for kind in ("rows", "values"))]
-        shapes = [(table.rows, table.width), (-1,), (-1, table.width)]
-        arrays = [_map(file, shape) for file, shape in zip(files, shapes, strict=True)]
-        if len(arrays[1]) != len(arrays[2]):
-            raise tf.errors.DataLossError(None, None, f"{files[2]} does not have the rows of {files[1]}")
-        return cls(arrays[0], Changes(*arrays[1:]))
+        base = _map(_base_of(path, table), table.shape(table.rows), table.dtype)
+        files = [Path(f"{path}.table-{number}.{kind}.npy") for kind in ("rows", "values")]
+        changes = Changes(_map(files[0], (-1,), np.dtype(np.int64)), _map(files[1], table.shape(-1), table.dtype))
+        if len(changes.rows) != len(changes.values):
+            raise tf.errors.DataLossError(None, None, f"{files[1]} does not have the rows of {files[0]}")
+        return cls(table, base, changes)
 
-    def between(self, start: int, end: int, columns: slice = ALL) -> Array:
-        """These columns of the rows from `start` to `end`, float32 [end - start, columns]."""
-        found = np.array(self._base[start:end, columns])
+    def between(self, start: int, end: int) -> Array:
+        """The rows from `start` to `end`, with their slots, as in the files."""
+        found, kept = self.table.empty(end - start), self._base[start:end]
+        found[: len(kept)] = kept
         first, last = np.searchsorted(self._changes.rows, [start, end])
-        found[self._changes.rows[first:last] - start] = self._changes.values[first:last, columns]
+        found[self._changes.rows[first:last] - start] = self._changes.values[first:last]
         return found
 
-    def take(self, ids: Array, columns: slice) -> Array:
-        """These columns of these rows, float32 [*ids.shape, columns]."""
-        found = self._base[ids, columns]
-        if len(self._changes.rows):
-            places = np.minimum(np.searchsorted(self._changes.rows, ids), len(self._changes.rows) - 1)
-            changed = self._changes.rows[places] == ids
-            found[changed] = self._changes.values[places[changed], columns]
+    def take(self, rows: Array, columns: slice) -> Array:
+        """These columns of the values of these rows, float32 [*rows.shape, columns]."""
+        base, values = self.table.values(self._base), self.table.values(self._changes.values)
+        if not len(base):
+            base = np.zeros((1, self.table.width), np.float32)
+        found = base[np.minimum(rows, len(base) - 1), columns]
+        if len(values):
+            places = np.minimum(np.searchsorted(self._changes.rows, rows), len(values) - 1)
+            changed = self._changes.rows[places] == rows
+            found[changed] = values[places[changed], columns]
+        return found
+
+    def field(self, name: str) -> Array:
+        """A field of all rows of a table that grows, [rows]: "id", int64, or "used", int32."""
+        found: Array = self.table.empty(1)[name].repeat(self.rows)
+        found[: len(self._base)] = self._base[name]
+        found[self._changes.rows] = self._changes.values[name]
         return found
 
 
-def _map(file: Path, shape: tuple[int, ...]) -> Array:
+def _map(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     try:
         found: Array = np.load(file, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise tf.errors.DataLossError(None, None, f"{file}: {error}") from error
-    if len(found.shape) != len(shape) or any(
-        want not in (-1, has) for want, has in zip(shape, found.shape, strict=True)
-    ):
+    if found.dtype != dtype or len(found.shape) != len(shape):
+        raise tf.errors.DataLossError(None, None, f"{file} has {found.dtype} {found.shape}, not {dtype} {shape}")
+    if any(want not in (-1, has) for want, has in zip(shape, found.shape, strict=True)):
         raise tf.errors.DataLossError(None, None, f"{file} has the shape {found.shape}, not {shape}")
     return found
 
@@ -225,14 +277,15 @@ def _map(file: Path, shape: tuple[int, ...]) -> Array:
 class StoredRows:
     """An array of a checkpoint of which rows are read alone: a table, or the slot of one."""
 
-    def __init__(self, table: StoredTable, shape: tuple[int, int], slot: int = 0) -> None:
+    def __init__(self, stored: StoredTable, slot: int = 0) -> None:
         """`slot` is 0 for the values of the table."""
-        self._table, self.shape = table, shape
-        self._columns = slice(slot * shape[1], (slot + 1) * shape[1])
+        dim = stored.table.dim
+        self._stored, self.shape = stored, (stored.rows, dim)
+        self._columns = slice(slot * dim, (slot + 1) * dim)
 
     def between(self, start: int, end: int) -> Array:
         """The rows from `start` to `end`, float32 [end - start, dim]."""
-        return self._table.between(start, end, self._columns)
+        return np.ascontiguousarray(self._stored.between(start, end)[:, self._columns])
 
     def slices(self) -> Iterator[tuple[int, Array]]:
         """All rows in slices, each with its first row."""
@@ -248,7 +301,43 @@ class StoredRows:
         if ids.size and (ids.min() < 0 or ids.max() >= self.shape[0]):
             wrong = ids[(ids < 0) | (ids >= self.shape[0])].flat[0]
             raise ValueError(f"{wrong} is not in [0, {self.shape[0]})")
-        return self._table.take(ids, self._columns)
+        return self._stored.take(ids, self._columns)
+
+
+class DynamicRows(StoredRows):
+    """A table that grows in a checkpoint: the rows that have ids, in the order of these."""
+
+    def __init__(self, stored: StoredTable, slot: int = 0) -> None:
+        super().__init__(stored, slot)
+        ids = stored.field("id")
+        numbers = np.flatnonzero(ids != NO_ID)
+        order = np.argsort(ids[numbers])
+        self._numbers = numbers[order]
+        self.ids: Array = ids[self._numbers]
+        """int64 [n], in ascending order."""
+        self.shape = (len(self.ids), stored.table.dim)
+
+    def between(self, start: int, end: int) -> Array:
+        return self._stored.take(self._numbers[start:end], self._columns)
+
+    def with_ids(self) -> Array:
+        """All rows with the fields "id", int64, and "values", float32 [dim]."""
+        found = np.empty(len(self.ids), [("id", "<i8"), ("values", "<f4", self.shape[1:])])
+        found["id"], found["values"] = self.ids, self.between(0, len(self.ids))
+        return found
+
+    def used(self) -> Array:
+        """When each row was last read, int32 [n]."""
+        return self._stored.field("used")[self._numbers]
+
+    def take(self, ids: Array) -> Array:
+        """The rows of these ids, float32 [*ids.shape, dim]; zeros for those that it lacks."""
+        if not len(self.ids):
+            return np.zeros((*ids.shape, self.shape[1]), np.float32)
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        found = self._stored.take(self._numbers[places], self._columns)
+        found[self.ids[places] != ids] = 0
+        return found
 
 
 class StoredArrays:
@@ -268,16 +357,19 @@ class StoredArrays:
         except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # raise a specific one
             raise tf.errors.DataLossError(None, None, str(error)) from error
         self._filled: dict[str, Array] = {}
+        self.tables = {table.name: StoredTable.open(path, number, table) for number, table in enumerate(read(path))}
+        """By name, of those that are in files of their own."""
+        self._places = {
+            name + suffix: (stored, slot)
+            for name, stored in self.tables.items()
+            for slot, suffix in enumerate(["", *stored.table.slots])
+        }
         self._rows: dict[str, StoredRows] = {}
-        for number, table in enumerate(read(path)):
-            stored = StoredTable.open(path, number, table)
-            for slot, suffix in enumerate(["", *table.slots]):
-                self._rows[table.name + suffix] = StoredRows(stored, (table.rows, table.dim), slot)
 
     @property
     def names(self) -> set[str]:
         """The names of all arrays."""
-        return {*self._shapes, *self._rows}
+        return {*self._shapes, *self._places}
 
     def fill(self, name: str, shape: Sequence[int], value: float) -> None:
         """Let there be an array that the checkpoint lacks, with this value in each place."""
@@ -289,8 +381,8 @@ class StoredArrays:
         Raises:
             tf.errors.OpError: it is absent or damaged.
         """
-        if name in self._rows:
-            return self._rows[name].between(0, self._rows[name].shape[0])
+        if name in self._places:
+            return self.rows(name).between(0, self.rows(name).shape[0])
         if name in self._filled:
             return self._filled[name]
         if name not in self._shapes:
@@ -307,8 +399,14 @@ class StoredArrays:
         Raises:
             tf.errors.OpError: it is absent or damaged.
         """
-        if name not in self._rows:
+        if name in self._rows:
+            return self._rows[name]
+        if name in self._places:
+            stored, slot = self._places[name]
+            found = DynamicRows(stored, slot) if stored.table.grows else StoredRows(stored, slot)
+        else:
             whole = self.whole(name)
-            none = Changes(np.zeros(0, np.int64), np.zeros((0, whole.shape[1]), np.float32))
-            self._rows[name] = StoredRows(StoredTable(whole, none), whole.shape)
-        return self._rows[name]
+            table = Table(name, len(whole), whole.shape[1], ())
+            found = StoredRows(StoredTable(table, whole, Changes(np.zeros(0, np.int64), table.empty(0))))
+        self._rows[name] = found
+        return found

@@ -10,13 +10,13 @@ import numpy as np
 
 from trainer.checkpoint.files import GLOBAL_STEP
 from trainer.checkpoint.score import Score
-from trainer.checkpoint.sliced_saver import SlicedSaver
-from trainer.checkpoint.table_files import StoredArrays
+from trainer.checkpoint.table_files import DynamicRows, StoredArrays, StoredRows
 from trainer.data.catalogue import Catalogue
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
 from trainer.evaluate import stored_tables
+from trainer.evaluate.exported_tables import ExportedTables, create_variables
 from trainer.evaluate.retrieval import VECTORS, Retrieval, figures, placeholders
 from trainer.export import candidate_files, export_writer, saved_model
 from trainer.export.export_folder import CANDIDATE, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
@@ -30,7 +30,7 @@ from trainer.tensorflow.batch_memory import bytes_of_example, fitting
 from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow.private import without_op_callbacks
-from trainer.tensorflow_types import Graph, Tensor, Variable
+from trainer.tensorflow_types import Graph, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class CheckpointEvaluator:
         with self._graph.as_default(), tf1.device(device):
             self._tables = [name for name, each in parameters.items() if each.is_table]
             dense = {name: each for name, each in parameters.items() if not each.is_table}
-            variables = _create_variables(dense)
+            variables = create_variables({name: each.shape for name, each in dense.items()})
             self._given = {name: each.initial_value for name, each in variables.items()}
             self._assign = [each.initializer for each in variables.values()]
             specs = test.signature.specs
@@ -133,9 +133,15 @@ class CheckpointEvaluator:
         """Add the ops of a function of the arrays, whose tables stay in the checkpoint, and of other tensors."""
         if not self._tables:
             return build(self._arrays, given)
-        found, kept = stored_tables.add(build, self._parameters, self._arrays, given, self._read_table)
+        found, kept = stored_tables.add(build, self._parameters, self._arrays, given, self._look_up)
         self._kept.append(kept)
         return found
+
+    def _look_up(self, name: str, ids: Tensor | None, wanted: Tensor) -> Tensor:
+        """Read a table in the checkpoint restored last."""
+        given = [] if ids is None else [ids]
+        found = tf.numpy_function(lambda *ids: self._read_table(name, *(ids or [None])), given, tf.float32)
+        return tf.cast(tf.ensure_shape(found, wanted.shape), wanted.dtype)
 
     def _make_retrieval(self, catalogue: Catalogue) -> Retrieval:
         """Add the towers, and the ranks of the candidates that examples took."""
@@ -253,12 +259,19 @@ class CheckpointEvaluator:
         return PROBABILITIES in self._outputs
 
     def values(self, rows: int | None = None) -> dict[str, Array]:
-        """The arrays of the checkpoint restored last, by name; of tables at most this many rows, from all parts."""
+        """The arrays of the checkpoint restored last, by name; of tables at most this many rows, from all parts.
+
+        A table that grows has the fields "id" and "values", unless a number of rows is given.
+        """
         tables = {}
         for name in self._tables:
-            count = self._parameters[name].shape[0]
-            every = np.arange(0, count, math.ceil(count / rows)) if rows else None
-            tables[name] = self._read_table(name, every)
+            stored = self._restored.rows(self._saved[name])
+            count = stored.shape[0]
+            if isinstance(stored, DynamicRows):
+                tables[name] = stored.between(0, min(count, rows)) if rows else stored.with_ids()
+            else:
+                every = np.arange(0, count, math.ceil(count / rows)) if rows else None
+                tables[name] = self._read_table(name, every)
         return {**self._session.run(self._arrays), **tables}
 
     def predictions(self, examples: int | None = None) -> Iterator[tuple[Array, int]]:
@@ -324,7 +337,7 @@ class CheckpointEvaluator:
     def _save_model(self, folder: Path) -> None:
         """Write the model in its own format, unless that needs too much memory."""
         folder.mkdir(parents=True, exist_ok=True)
-        size = 4 * sum(math.prod(self._parameters[name].shape) for name in self._tables)
+        size = 4 * sum(math.prod(each.shape) for each in self._table_rows().values())
         if size <= MODEL_BYTES:
             self._model.save(folder, self.values())
         else:
@@ -344,26 +357,40 @@ class CheckpointEvaluator:
             saved_model.save(folder, self._session, found)
             return
         with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
-            variables = _create_variables(self._parameters)
+            tables = ExportedTables(self._parameters, self._table_rows())
             batch = [tf1.placeholder(each.dtype, each.shape) for each in self._batch]
             counts = [tf1.placeholder(each.dtype, each.shape) for each in self._counts]
-            arrays = {name: each.read_value() for name, each in variables.items()}
-            outputs = self._model.predict(arrays, batch, counts).outputs
-            named = {name: tf.identity(each, scope_name(name)) for name, each in outputs.items()}
+            names: list[str] = []
+
+            def build(arrays: Mapping[str, Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+                outputs = self._model.predict(arrays, given[: len(batch)], given[len(batch) :]).outputs
+                names[:] = outputs
+                return [*outputs.values()]
+
+            outputs = tables.add(build, [*batch, *counts])
+            named = {name: tf.identity(each, scope_name(name)) for name, each in zip(names, outputs, strict=True)}
             found = {saved_model.SIGNATURE: saved_model.Signature(self._inputs(batch), named)}
             if self._retrieval:
-                found |= self._tower_signatures(arrays)
-            of_variable = {name: each.op.name for name, each in variables.items()}
-            dense = {of_variable[name]: value for name, value in self._session.run(self._arrays).items()}
-            tables = {of_variable[name]: self._restored.rows(self._saved[name]) for name in self._tables}
-            saved_model.save(folder, session, found, SlicedSaver(dense, tables))
+                found |= self._tower_signatures(tables)
+            saved_model.save(folder, session, found, tables.saver(self._session.run(self._arrays)))
 
-    def _tower_signatures(self, arrays: Mapping[str, Tensor]) -> dict[str, saved_model.Signature]:
-        """Add the towers to the default graph, which has these arrays."""
+    def _table_rows(self) -> dict[str, StoredRows]:
+        """The tables of the checkpoint restored last, by name."""
+        return {name: self._restored.rows(self._saved[name]) for name in self._tables}
+
+    def _tower_signatures(self, tables: ExportedTables) -> dict[str, saved_model.Signature]:
+        """Add the towers to the default graph, which has these tables."""
         model = self._model
         assert isinstance(model, KerasModel)  # noqa: S101 - others have no towers
         inputs = {kind: placeholders(tower) for kind, tower in model.towers.items()}
-        return _signatures(inputs, {kind: model.embed(kind, arrays, given) for kind, given in inputs.items()})
+
+        def vectors(kind: Kind, given: Mapping[str, Tensor]) -> Tensor:
+            def build(arrays: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+                return [model.embed(kind, arrays, dict(zip(given, tensors, strict=True)))]
+
+            return tables.add(build, [*given.values()])[0]
+
+        return _signatures(inputs, {kind: vectors(kind, given) for kind, given in inputs.items()})
 
     def _write_candidates(self, folder: Path) -> None:
         """Write the vectors of all candidates, by what identifies them."""
@@ -378,15 +405,6 @@ def _signatures(
 ) -> dict[str, saved_model.Signature]:
     """A signature for each tower."""
     return {kind: saved_model.Signature(given, {VECTORS: vectors[kind]}) for kind, given in inputs.items()}
-
-
-def _create_variables(parameters: Mapping[str, Parameter]) -> dict[str, Variable]:
-    """Add variables for parameters to the default graph. Their initial values are placeholders."""
-    with without_op_callbacks():  # with them, TensorFlow's saver does not know a variable
-        return {
-            name: tf1.get_variable(name, initializer=tf1.placeholder(tf.float32, each.shape), use_resource=True)
-            for name, each in parameters.items()
-        }
 
 
 def _last_hidden(outputs: Tensor) -> Tensor | None:

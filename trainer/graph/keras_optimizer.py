@@ -23,8 +23,9 @@ from trainer.graph.optimizer import Optimizer
 from trainer.kernels import row_update
 from trainer.kernels.row_update import RowUpdate
 from trainer.models.op_template import OpTemplate, trace
-from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
+from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
 from trainer.shards.slots import AVERAGE
+from trainer.shards.tables import TablePart, join_rows
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Operation, Tensor
@@ -81,20 +82,17 @@ class KerasOptimizer(Optimizer):
         def update() -> Operation:
             with tf.control_dependencies(ready):
                 count = shard.updates.read_value()
-                of_tables = [
-                    [join_rows(each, own) for each in table.variables]
-                    for table, own in zip(shard.tables, rows, strict=False)
-                    if not self.row_update
-                ]
-            done = self._update_vector(shard, gradient, count, factors, ready)
+            tables = [*zip(shard.tables, rows, of_rows, strict=False)]
             if by_row := self.row_update:
+                done = self._update_vector(shard, gradient, count, factors, ready)
                 rate = math.prod([self._rate(count), *factors])
-                done += [
-                    table.update(by_row, own, change, rate, count)
-                    for table, own, change in zip(shard.tables, rows, of_rows, strict=False)
-                ]
+                done += [table.update(by_row, own, change, rate, count) for table, own, change in tables]
                 return tf.group(*done)
-            for table, own, read, change in zip(shard.tables, rows, of_tables, of_rows, strict=False):
+            fixed = [(table, own, change) for table, own, change in tables if isinstance(table, TablePart)]
+            with tf.control_dependencies(ready):
+                before = [[join_rows(each, own) for each in table.variables] for table, own, _ in fixed]
+            done = self._update_vector(shard, gradient, count, factors, ready)
+            for (table, own, change), read in zip(fixed, before, strict=True):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
                 changed = [tf.reshape(value, [-1, table.dim]) for value in after]

@@ -8,7 +8,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import keras_optimizer
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.kernels import library
+from trainer.kernels import library, row_update
 from trainer.mode import Mode
 from trainer.models import Model, Parameter
 from trainer.shards.parameters import Layout
@@ -24,9 +24,37 @@ MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 
 
 def choose_tables(mode: Mode, model: Model, parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """The parameters that stay on the parameter servers except for the rows that a step needs."""
+    """The parameters that stay on the parameter servers except for the rows that a step needs.
+
+    Raises:
+        ConfigurationError: a table grows, which this run does not support.
+    """
     found = {name: each for name, each in parameters.items() if each.is_table}
-    return found if found and mode.moves_rows and keras_optimizer.updates_rows(model.optimizer) else {}
+    can_move = mode.moves_rows and keras_optimizer.updates_rows(model.optimizer)
+    if growing := next((name for name, each in found.items() if each.growth), None):
+        _check_growing(growing, mode, model, can_move)
+    return found if can_move else {}
+
+
+def _check_growing(name: str, mode: Mode, model: Model, can_move: bool) -> None:
+    """Check that tables may grow.
+
+    Raises:
+        ConfigurationError: they may not.
+    """
+    what = f"{name} is the table of a DynamicEmbedding, which"
+    if not mode.moves_rows:
+        raise ConfigurationError(f"{what} is for strategy ps without local_steps; use Embedding with Hashing.")
+    if library.load() is None:
+        raise ConfigurationError(f"{what} needs the ops of row_ops.cc: {HOW}.")
+    if not can_move or row_update.of(model.optimizer) is None:
+        given = (
+            "compile() names none" if model.optimizer is None else f"not {type(model.optimizer).__name__} as it is set"
+        )
+        raise ConfigurationError(
+            f"{what} needs an optimizer of Keras such as SGD, Adagrad, RMSprop, Adam, AdamW or Ftrl, without clipnorm "
+            f"or use_ema, but {given}."
+        )
 
 
 def tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer, servers: int) -> list[str]:
@@ -34,7 +62,8 @@ def tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer, server
     if not of_tables:
         return []
     row_bytes = {name: 4 * each.shape[1] * (1 + len(optimizer.slots)) + MARK_BYTES for name, each in of_tables.items()}
-    size = sum(each.shape[0] * row_bytes[name] for name, each in of_tables.items()) / servers / 2**20
+    fixed = [name for name, each in of_tables.items() if not each.growth]
+    size = sum(of_tables[name].shape[0] * row_bytes[name] for name in fixed) / servers / 2**20
     lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
     named = ", ".join(map(_show, of_tables.items()))
     by_op = isinstance(optimizer, KerasOptimizer) and optimizer.row_update is not None
@@ -72,7 +101,8 @@ def dense_notes(settings: Settings, mode: Mode, model: Model, parameters: Mappin
 
 def _show(item: tuple[str, Parameter]) -> str:
     name, parameter = item
-    return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
+    most = "up to " if parameter.growth else ""
+    return f"{name} ({most}{parameter.shape[0]:,} x {parameter.shape[1]})"
 
 
 def check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int, with_tables: int) -> None:

@@ -220,7 +220,13 @@ def build(
             values += [totals.vector] if totals else []
             values += [gate.variable] if gate else []
             values += leases.variables if leases else []
-            is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
+            are_initialized = [tf1.is_variable_initialized(value) for value in values]
+            made = []
+            for shard in shards[:with_tables]:
+                with tf1.device(shard.device):
+                    are_initialized += [each for table in shard.tables for each in table.is_initialized()]
+                    made += [each for table in shard.tables for each in table.initialize()]
+            is_initialized = tf.reduce_all(tf.stack(are_initialized))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = dict.fromkeys(at.homes) if mode.has_servers else {}
@@ -243,7 +249,7 @@ def build(
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
-            initialize=tf.group(tf1.variables_initializer(values), *reset),
+            initialize=tf.group(tf1.variables_initializer(values), *made, *reset),
             mark_ready=run_id.initializer,
             course=course,
             run_id=run_id.read_value(),

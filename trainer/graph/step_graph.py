@@ -148,8 +148,7 @@ def make(
     inputs = [*values, *batch, *shares, *seeds, *counts]
     lookup, template = None, None
     if of_tables:
-        dims = {name: each.shape[1] for name, each in of_tables.items()}
-        made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, gathers, servers, batches)
+        made = tables.make(graph, layout.shards, batch, inputs, outputs, of_tables, gathers, servers, batches)
         lookup, template = made.lookup, made.step
     return StepTemplate(
         template or of_graph(graph, inputs, outputs),

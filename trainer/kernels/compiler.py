@@ -8,6 +8,8 @@ from pathlib import Path
 from trainer.errors import ConfigurationError
 
 SOURCE = Path(__file__).with_name("row_ops.cc")
+HEADERS = tuple(map(SOURCE.with_name, ("dynamic_table.h", "row_rules.h")))
+"""What it includes."""
 FOLDER = Path(sys.prefix, "lib", "distributed-tensorflow-trainer")
 COMPILERS = ("g++", "c++", "clang++")
 """Of C++17, in this order, if the variable CXX names none."""

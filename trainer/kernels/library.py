@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigurationError
-from trainer.kernels.compiler import FOLDER, SOURCE, find
+from trainer.kernels.compiler import FOLDER, HEADERS, SOURCE, find
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
 from trainer.text import truncate
@@ -36,7 +36,7 @@ OFF = "TRAINER_ROW_OPS"
 
 def place() -> Path:
     """The library that fits this source and the TensorFlow that is loaded."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in (SOURCE, *HEADERS))).hexdigest()[:12]
     return FOLDER / f"row_ops-{tf.__version__}-{os.uname().machine}-{digest}.so"
 
 

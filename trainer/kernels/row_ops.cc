@@ -17,6 +17,8 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/util/work_sharder.h"
+#include "dynamic_table.h"
+#include "row_rules.h"
 
 namespace {
 
@@ -27,99 +29,14 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 using tensorflow::shape_inference::InferenceContext;
+using trainer::DynamicTable;
+using trainer::kMaxSlots;
+using trainer::Part;
+using trainer::Rule;
+using trainer::Rules;
 
 // Rows that are updated under the locks of their variables at a time. A read of the variables waits no longer.
 constexpr int64_t kBlock = 4096;
-// How far ahead of the present row memory is fetched.
-constexpr int64_t kAhead = 8;
-constexpr int kMaxSlots = 3;
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORISED __attribute__((target_clones("arch=haswell", "default")))
-#else
-#define VECTORISED
-#endif
-
-// Some rows to update: those with the numbers rows[begin] to rows[end].
-struct Part {
-  int64_t begin, end, dim;
-  const int64_t* rows;
-  const float* gradients;  // [rows, dim]
-  float* values;           // the whole table, [n, dim]
-  float* slots[kMaxSlots];
-  // The learning rate, the share by which values decay, the largest absolute value of a gradient, and what a rule has.
-  const float* settings;
-};
-
-// Defines the function that updates rows by a rule: a statement for one number `v` of a row, with gradient `g`, learning
-// rate `rate`, the numbers `a`, `b` and `c` of its slots, and the settings `s` of the rule.
-#define RULE(NAME, SLOTS, STATEMENT)                                                           \
-  VECTORISED void NAME(const Part& p) {                                                        \
-    const float rate = p.settings[0], keep = 1 - p.settings[1], limit = p.settings[2];         \
-    const float* const s = p.settings + 3;                                                     \
-    (void)s;                                                                                   \
-    for (int64_t i = p.begin; i < p.end; i++) {                                                \
-      if (i + kAhead < p.end) {                                                                \
-        const int64_t next = p.rows[i + kAhead] * p.dim;                                       \
-        for (int64_t j = 0; j < p.dim; j += 16) {                                              \
-          __builtin_prefetch(p.values + next + j, 1);                                          \
-          for (int k = 0; k < SLOTS; k++) __builtin_prefetch(p.slots[k] + next + j, 1);        \
-        }                                                                                      \
-      }                                                                                        \
-      const int64_t at = p.rows[i] * p.dim;                                                    \
-      float* __restrict values = p.values + at;                                                \
-      float* __restrict first = p.slots[0] + at;                                               \
-      float* __restrict second = p.slots[1] + at;                                              \
-      float* __restrict third = p.slots[2] + at;                                               \
-      const float* __restrict gradient = p.gradients + i * p.dim;                              \
-      for (int64_t j = 0; j < p.dim; j++) {                                                    \
-        float g = gradient[j], v = values[j] * keep;                                           \
-        g = g > limit ? limit : g < -limit ? -limit : g;                                       \
-        float a = SLOTS > 0 ? first[j] : 0, b = SLOTS > 1 ? second[j] : 0, c = SLOTS > 2 ? third[j] : 0; \
-        STATEMENT                                                                              \
-        values[j] = v;                                                                         \
-        if (SLOTS > 0) first[j] = a;                                                           \
-        if (SLOTS > 1) second[j] = b;                                                          \
-        if (SLOTS > 2) third[j] = c;                                                           \
-      }                                                                                        \
-    }                                                                                          \
-  }
-
-// As Keras's optimizers of these names compute them.
-RULE(Sgd, 0, { v -= rate * g; })
-RULE(Momentum, 1, { a = a * s[0] - g * rate; v += a; })
-RULE(Nesterov, 1, { a = a * s[0] - g * rate; v += a * s[0] - g * rate; })
-RULE(Adagrad, 1, { a += g * g; v -= rate * g / std::sqrt(a + s[0]); })
-RULE(RmsProp, 1, { a = s[0] * a + (1 - s[0]) * (g * g); v -= rate * g / std::sqrt(a + s[1]); })
-RULE(Adam, 2, { a += (g - a) * s[0]; b += (g * g - b) * s[1]; v -= a * rate / (std::sqrt(b) + s[2]); })
-RULE(AmsGrad, 3, {
-  a += (g - a) * s[0];
-  b += (g * g - b) * s[1];
-  c = b > c ? b : c;
-  v -= a * rate / (std::sqrt(c) + s[2]);
-})
-// Slots: the sum of the squares, and the linear term.
-RULE(Ftrl, 2, {
-  const float n = a + g * g;
-  b += g + s[0] * v - (std::sqrt(n) - std::sqrt(a)) / rate * v;
-  const float clipped = b > s[1] ? s[1] : b < -s[1] ? -s[1] : b;
-  v = (clipped - b) / (std::sqrt(n) / rate + s[2]);
-  a = n;
-})
-
-struct Rule {
-  void (*update)(const Part&);
-  int slots, settings;
-};
-
-const std::unordered_map<std::string, Rule>& Rules() {
-  static const auto* rules = new std::unordered_map<std::string, Rule>{
-      {"sgd", {Sgd, 0, 3}},         {"momentum", {Momentum, 1, 4}}, {"nesterov", {Nesterov, 1, 4}},
-      {"adagrad", {Adagrad, 1, 4}}, {"rmsprop", {RmsProp, 1, 5}},   {"adam", {Adam, 2, 6}},
-      {"amsgrad", {AmsGrad, 3, 6}}, {"ftrl", {Ftrl, 2, 6}},
-  };
-  return *rules;
-}
 
 // Lets a variable be updated in place: reads of all of it get a copy from now on.
 absl::Status UpdateInPlace(OpKernelContext* context, Var* variable) {
@@ -197,7 +114,8 @@ class UpdateRows : public OpKernel {
       std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
       for (int k = 0; k < count; k++) locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variables[k]->mu()));
       int32_t* marks = periods->tensor()->flat<int32_t>().data();
-      Part part{0, 0, dim, numbers, gradients.flat<float>().data(), Data(variables[0]), {}, settings.flat<float>().data()};
+      Part part{0, 0, dim, numbers, gradients.flat<float>().data(), nullptr, Data(variables[0]), {}, dim,
+                settings.flat<float>().data()};
       for (int k = 0; k < kMaxSlots; k++) part.slots[k] = k < rule_.slots ? Data(variables[1 + k]) : part.values;
       auto update = [&](int64_t first, int64_t last) {
         Part own = part;
@@ -492,5 +410,328 @@ class StartRowSums : public RowSumsOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TrainerStartRowSums").Device(tensorflow::DEVICE_CPU), StartRowSums);
+
+// A table that grows, on its server.
+class DynamicTableResource : public tensorflow::ResourceBase {
+ public:
+  explicit DynamicTableResource(const trainer::Options& options) : table(options) {}
+  std::string DebugString() const override { return "DynamicTable"; }
+
+  trainer::DynamicTable table;
+};
+
+// An op on the table of a name, which all sessions of a server share.
+class DynamicTableOp : public OpKernel {
+ public:
+  explicit DynamicTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &name_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<DynamicTableResource> found;
+    const auto status = Find(context, &found);
+    OP_REQUIRES(context, status.ok(), absl::FailedPreconditionError("the table " + name_ + " is not initialized"));
+    Compute(context, &found->table);
+  }
+
+ protected:
+  virtual void Compute(OpKernelContext* context, DynamicTable* table) = 0;
+
+  absl::Status Find(OpKernelContext* context, tensorflow::core::RefCountPtr<DynamicTableResource>* found) const {
+    DynamicTableResource* resource = nullptr;
+    auto* manager = context->resource_manager();
+    TF_RETURN_IF_ERROR(manager->Lookup<DynamicTableResource>(manager->default_container(), name_, &resource));
+    found->reset(resource);
+    return absl::OkStatus();
+  }
+
+  // What runs parts of an op on the threads of the session.
+  static DynamicTable::Parallel Threads(OpKernelContext* context) {
+    const auto* workers = context->device()->tensorflow_cpu_worker_threads();
+    return [workers](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& function) {
+      tensorflow::Shard(workers->num_threads, workers->workers, total, cost, function);
+    };
+  }
+
+  std::string name_;
+};
+
+template <class T>
+void Output(OpKernelContext* context, int number, const std::vector<T>& values, int64_t width = 0) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / std::max<int64_t>(width, 1);
+  Tensor* output;
+  OP_REQUIRES_OK(context, context->allocate_output(number, width ? TensorShape({rows, width}) : TensorShape({rows}),
+                                                   &output));
+  std::copy(values.begin(), values.end(), output->flat<T>().data());
+}
+
+const auto kNoShape = [](InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); i++) context->set_output(i, context->UnknownShape());
+  return absl::OkStatus();
+};
+
+REGISTER_OP("TrainerCreateDynamicTable")
+    .Attr("shared_name: string")
+    .Attr("dim: int >= 1")
+    .Attr("slots: list(float)")
+    .Attr("capacity: int >= 1")
+    .Attr("admit_after: int >= 1")
+    .Attr("expire_after: int >= 0")
+    .Attr("initializer: string")
+    .Attr("first: float")
+    .Attr("second: float")
+    .Attr("seed: int")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("Makes an empty table, in place of one of its name.");
+
+class CreateDynamicTable : public OpKernel {
+ public:
+  explicit CreateDynamicTable(OpKernelConstruction* context) : OpKernel(context) {
+    int64_t seed;
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &name_));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
+    OP_REQUIRES_OK(context, context->GetAttr("slots", &options_.slots));
+    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("admit_after", &options_.admit_after));
+    OP_REQUIRES_OK(context, context->GetAttr("expire_after", &options_.expire_after));
+    OP_REQUIRES_OK(context, context->GetAttr("initializer", &options_.initializer));
+    OP_REQUIRES_OK(context, context->GetAttr("first", &options_.first));
+    OP_REQUIRES_OK(context, context->GetAttr("second", &options_.second));
+    OP_REQUIRES_OK(context, context->GetAttr("seed", &seed));
+    options_.seed = static_cast<uint64_t>(seed);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto* manager = context->resource_manager();
+    manager->Delete<DynamicTableResource>(manager->default_container(), name_).IgnoreError();  // there may be none
+    DynamicTableResource* made = nullptr;
+    try {
+      made = new DynamicTableResource(options_);
+    } catch (const std::bad_alloc&) {
+      context->SetStatus(absl::ResourceExhaustedError("no room for the capacity of the table " + name_));
+      return;
+    }
+    OP_REQUIRES_OK(context, manager->Create(manager->default_container(), name_, made));
+  }
+
+ private:
+  std::string name_;
+  trainer::Options options_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerCreateDynamicTable").Device(tensorflow::DEVICE_CPU), CreateDynamicTable);
+
+REGISTER_OP("TrainerHasDynamicTable")
+    .Attr("shared_name: string")
+    .Output("is_there: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Whether there is a table of this name.");
+
+class HasDynamicTable : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<DynamicTableResource> found;
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    output->scalar<bool>()() = Find(context, &found).ok();
+  }
+
+ protected:
+  void Compute(OpKernelContext*, DynamicTable*) override {}
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerHasDynamicTable").Device(tensorflow::DEVICE_CPU), HasDynamicTable);
+
+REGISTER_OP("TrainerReadDynamicRows")
+    .Attr("shared_name: string")
+    .Input("ids: int64")
+    .Input("now: int64")
+    .Output("values: float")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("The values of the rows of distinct ids, flat. Ids without a row get one, if they are admitted, or else zeros.");
+
+class ReadDynamicRows : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const Tensor& ids = context->input(0);
+    Tensor* output;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({ids.NumElements() * table->options().dim}), &output));
+    float* values = output->flat<float>().data();
+    const int64_t* each = ids.flat<int64_t>().data();
+    for (int64_t i = 0; i < ids.NumElements(); i++) {
+      if (each[i] == trainer::kNoId) std::fill_n(values + i * table->options().dim, table->options().dim, 0.0f);
+    }
+    const auto now = static_cast<int32_t>(context->input(1).scalar<int64_t>()());
+    table->Read(each, ids.NumElements(), now, values, Threads(context));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerReadDynamicRows").Device(tensorflow::DEVICE_CPU), ReadDynamicRows);
+
+REGISTER_OP("TrainerUpdateDynamicRows")
+    .Attr("shared_name: string")
+    .Attr("rule: string")
+    .Input("ids: int64")
+    .Input("gradients: float")
+    .Input("settings: float")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("Updates the rows of distinct ids by an optimizer, and marks them. Ids without a row are passed over.");
+
+class UpdateDynamicRows : public DynamicTableOp {
+ public:
+  explicit UpdateDynamicRows(OpKernelConstruction* context) : DynamicTableOp(context) {
+    std::string name;
+    OP_REQUIRES_OK(context, context->GetAttr("rule", &name));
+    const auto found = Rules().find(name);
+    OP_REQUIRES(context, found != Rules().end(), absl::InvalidArgumentError("no rule " + name));
+    rule_ = found->second;
+  }
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const Tensor &ids = context->input(0), &gradients = context->input(1), &settings = context->input(2);
+    const auto& options = table->options();
+    OP_REQUIRES(context,
+                gradients.NumElements() == ids.NumElements() * options.dim &&
+                    settings.NumElements() == rule_.settings && static_cast<size_t>(rule_.slots) == options.slots.size(),
+                absl::InvalidArgumentError("gradients, settings or slots have the wrong size"));
+    table->Update(ids.flat<int64_t>().data(), ids.NumElements(), gradients.flat<float>().data(), rule_,
+                  settings.flat<float>().data(), Threads(context));
+  }
+
+ private:
+  Rule rule_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerUpdateDynamicRows").Device(tensorflow::DEVICE_CPU), UpdateDynamicRows);
+
+REGISTER_OP("TrainerChangedDynamicRows")
+    .Attr("shared_name: string")
+    .Input("since: int32")
+    .Input("period: int32")
+    .Output("numbers: int64")
+    .Output("ids: int64")
+    .Output("used: int32")
+    .Output("values: float")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("The rows that have changed, or left, in the period `since` or later, with their slots; begins another period.");
+
+class ChangedDynamicRows : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const auto found = table->Changed(context->input(0).scalar<int32_t>()(), context->input(1).scalar<int32_t>()());
+    Output(context, 0, found.numbers);
+    Output(context, 1, found.ids);
+    Output(context, 2, found.used);
+    Output(context, 3, found.values, table->width());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerChangedDynamicRows").Device(tensorflow::DEVICE_CPU), ChangedDynamicRows);
+
+REGISTER_OP("TrainerDynamicRows")
+    .Attr("shared_name: string")
+    .Input("start: int64")
+    .Input("end: int64")
+    .Output("ids: int64")
+    .Output("used: int32")
+    .Output("values: float")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("The rows with these numbers, with their slots; those that are not in use have the smallest id.");
+
+class DynamicRows : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const auto found = table->Between(context->input(0).scalar<int64_t>()(), context->input(1).scalar<int64_t>()());
+    Output(context, 0, found.ids);
+    Output(context, 1, found.used);
+    Output(context, 2, found.values, table->width());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerDynamicRows").Device(tensorflow::DEVICE_CPU), DynamicRows);
+
+REGISTER_OP("TrainerLoadDynamicRows")
+    .Attr("shared_name: string")
+    .Input("ids: int64")
+    .Input("used: int32")
+    .Input("values: float")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("Puts rows, with their slots, into a table.");
+
+class LoadDynamicRows : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const Tensor &ids = context->input(0), &used = context->input(1), &values = context->input(2);
+    OP_REQUIRES(context,
+                used.NumElements() == ids.NumElements() && values.NumElements() == ids.NumElements() * table->width(),
+                absl::InvalidArgumentError("ids and values have different sizes"));
+    table->Load(ids.flat<int64_t>().data(), ids.NumElements(), used.flat<int32_t>().data(),
+                values.flat<float>().data(), Threads(context));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerLoadDynamicRows").Device(tensorflow::DEVICE_CPU), LoadDynamicRows);
+
+REGISTER_OP("TrainerCountDynamicRows")
+    .Attr("shared_name: string")
+    .Output("counts: int64")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("The end of the numbers of rows, the rows, those that have left for others, the period, bytes of the index.");
+
+class CountDynamicRows : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    const auto found = table->Count();
+    Output<int64_t>(context, 0, {found.numbers, found.rows, found.left, found.period, table->IndexBytes()});
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerCountDynamicRows").Device(tensorflow::DEVICE_CPU), CountDynamicRows);
+
+REGISTER_OP("TrainerBeginDynamicPeriod")
+    .Attr("shared_name: string")
+    .Input("period: int32")
+    .SetIsStateful()
+    .SetShapeFn(kNoShape)
+    .Doc("Begins a period, the mark of later changes.");
+
+class BeginDynamicPeriod : public DynamicTableOp {
+ public:
+  using DynamicTableOp::DynamicTableOp;
+
+ protected:
+  void Compute(OpKernelContext* context, DynamicTable* table) override {
+    table->BeginPeriod(context->input(0).scalar<int32_t>()());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TrainerBeginDynamicPeriod").Device(tensorflow::DEVICE_CPU), BeginDynamicPeriod);
 
 }  // namespace

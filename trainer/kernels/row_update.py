@@ -49,8 +49,6 @@ class RowUpdate:
             count: The number of earlier updates, int64.
             decays: Whether weight decay applies.
         """
-        own_rate, *more = self.settings(rate, count)
-        decay = self.weight_decay * rate if decays else 0.0
         return library.load().trainer_update_rows(
             values=values.handle,
             states=[each.handle for each in slots],
@@ -58,9 +56,27 @@ class RowUpdate:
             period=period,
             rows=rows,
             gradients=gradients,
-            settings=tf.stack([tf.cast(each, tf.float32) for each in (own_rate, decay, self.limit, *more)]),
+            settings=self._settings(rate, count, decays),
             rule=self.rule,
         )
+
+    def add_dynamic(
+        self, name: str, ids: Tensor, gradients: Tensor, rate: Number, count: Tensor, decays: bool
+    ) -> Operation:
+        """Add the op that updates rows of a table that grows, by their ids, int64 [u], each once; see `add`."""
+        return library.load().trainer_update_dynamic_rows(
+            shared_name=name,
+            ids=ids,
+            gradients=gradients,
+            settings=self._settings(rate, count, decays),
+            rule=self.rule,
+        )
+
+    def _settings(self, rate: Number, count: Tensor, decays: bool) -> Tensor:
+        """What the rule needs, float32 [settings]."""
+        own_rate, *more = self.settings(rate, count)
+        decay = self.weight_decay * rate if decays else 0.0
+        return tf.stack([tf.cast(each, tf.float32) for each in (own_rate, decay, self.limit, *more)])
 
 
 def of(optimizer: Any) -> RowUpdate | None:

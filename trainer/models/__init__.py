@@ -26,6 +26,22 @@ ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True)
+class Growth:
+    """How a table grows whose rows are found by ids of 64 bits, and which of them leave."""
+
+    admit_after: int
+    """An id gets a row when it is read for the time with this number."""
+    expire_after: int
+    """A row leaves that was not read for so many steps, or seconds; 0: it does not."""
+    in_seconds: bool
+    """Whether these are seconds."""
+    initializer: tuple[str, float, float]
+    """"uniform" with its bounds, "normal" or "truncated" with mean and standard deviation, "constant" with a value."""
+    seed: int
+    """With the id, it determines the initial values of a row."""
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A float32 array, initialized from a normal distribution truncated at two standard deviations."""
 
@@ -44,6 +60,8 @@ class Parameter:
     """The `Draw` of the initial values, where `value` is None; None draws them from the normal distribution."""
     is_table: bool = False
     """Whether a step reads and changes only some of its rows, so that a large one can stay on the parameter servers."""
+    growth: Growth | None = None
+    """Of a table whose rows are found by ids of 64 bits, and of which `shape` has the most rows; else None."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,8 @@ class Gather:
     """A lookup in a table."""
 
     ids: Tensor
-    """Whole numbers [*shape]: the rows. No parameter and no random number determines them."""
+    """Whole numbers [*shape]: the rows, or the ids of a table that grows. No parameter and no random number determines
+    them."""
     rows: Tensor
     """[*shape, dim]: the output of the op that reads them, float32 or of the type in which the model computes."""
     gradient: Tensor

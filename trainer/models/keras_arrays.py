@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.examples import Array
+from trainer.dynamic.layer import DynamicEmbedding, rows_by_id
 from trainer.models import own_train_step
 from trainer.models.op_template import concrete
 from trainer.tensorflow import tf
@@ -56,6 +57,9 @@ class KerasArrays:
         """The number of trainable arrays."""
         self.tables: set[str] = set()
         """The names of the arrays that may be tables."""
+        layers = {id(each.embeddings): each for each in model._flatten_layers() if isinstance(each, DynamicEmbedding)}
+        self.growing = {name: layers[id(each)] for name, each in self.variables.items() if id(each) in layers}
+        """The layers of the arrays that are tables which grow, by name."""
         self.outer: dict[str, Any] = {}
         """TensorFlow's variables that the loss reads and that are no weights of the model, by the names of arrays."""
 
@@ -78,10 +82,13 @@ class KerasArrays:
         return _values({name: each for name, each in self.variables.items() if name not in self.tables} | self.outer)
 
     def assign(self, arrays: Mapping[str, Array]) -> None:
-        """Give the variables these values."""
+        """Give the variables these values. Those of tables that grow have fields: the ids of rows, and their values."""
         with eager_mode():
             for name, variable in (self.variables | self.outer).items():
                 if name not in arrays:
+                    continue
+                if name in self.growing:
+                    self.growing[name].set_rows(arrays[name]["id"], arrays[name]["values"])
                     continue
                 value = arrays[name] if _is_floating(variable) else arrays[name].round()
                 variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
@@ -121,7 +128,7 @@ def _find_changing(model: Any, variables: Sequence[Any], inputs: Any) -> set[int
 
     def call() -> None:
         given = [(each, tf.convert_to_tensor(each.value)) for each in variables]
-        with keras.StatelessScope(given, collect_losses=True) as scope:
+        with rows_by_id(), keras.StatelessScope(given, collect_losses=True) as scope:
             model(inputs, training=True)
         found.update(id(each) for each, value in given if scope.get_current_value(each) is not value)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.examples import Signature, named
+from trainer.dynamic.layer import rows_by_id
 from trainer.models import compiled, gathers, own_train_step, ragged
 from trainer.models.keras_arrays import KerasArrays
 from trainer.models.keras_loader import error, inputs_of
@@ -152,7 +153,7 @@ class KerasComputation:
                 variable, value = update
                 super().add_update((variable, tf.stop_gradient(value)))
 
-        with Scope([*mapping, *constants], collect_losses=True) as scope:
+        with rows_by_id(), Scope([*mapping, *constants], collect_losses=True) as scope:
             yield scope
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
@@ -229,13 +230,32 @@ class KerasComputation:
         return unused
 
     def find_tables(self, least: int | None) -> set[str]:
-        """The names of trainable arrays of at least so many rows of which a step reads only some; None finds none."""
-        if self.has_own_step or least is None:
+        """The names of trainable arrays of at least so many rows of which a step reads only some; None finds none.
+
+        Those of tables that grow are among them, or else the model cannot be trained.
+
+        Raises:
+            ConfigurationError: it cannot.
+        """
+        growing = self.arrays.growing
+        if growing and self.has_own_step:
+            name = next(iter(growing.values())).name
+            raise error(
+                self.name,
+                f"the layer {name} is a DynamicEmbedding, and a model with its own train_step cannot "
+                "have one; use Embedding with Hashing",
+            )
+        if self.has_own_step or (least is None and not growing):
             return set()
         large = [
             name
             for name, each in list(self.arrays.variables.items())[: self.arrays.trainable]
-            if len(each.shape) == 2 and each.shape[0] >= least and each.dtype == "float32" and not each.constraint
+            if name in growing
+            or (
+                (least and len(each.shape) == 2 and each.shape[0] >= least)
+                and each.dtype == "float32"
+                and not each.constraint
+            )
         ]
         found: set[str] = set()
 
@@ -247,6 +267,12 @@ class KerasComputation:
 
         if large:
             concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
+        if wrong := [name for name in growing if name not in found]:
+            raise error(
+                self.name,
+                f"the ids of the layer {growing[wrong[0]].name}, a DynamicEmbedding, must follow from the inputs; "
+                "let only the layer read its table",
+            )
         return found
 
     def find_outer(self) -> dict[str, Any]:

@@ -14,8 +14,10 @@ import numpy as np
 import optree
 
 from trainer.data.examples import Array, ArraySpec, Signature
+from trainer.dynamic.layer import DynamicEmbedding
 from trainer.models import (
     Gather,
+    Growth,
     Parameter,
     Prediction,
     StepTensors,
@@ -315,15 +317,21 @@ class KerasModel:
         for name, variable in arrays.variables.items():
             if name not in tables:
                 self._large.fill(variable)
+        growths = {name: _growth(layer) for name, layer in arrays.growing.items()}
+        if growths and self._weights:
+            raise keras_loader.error(
+                self._name, f"initial_weights={self._weights} does not give rows to a DynamicEmbedding; remove it"
+            )
         return {
             name: Parameter(
                 tuple(variable.shape),
-                value=None if draws.get(name) else variable.numpy().astype(np.float32),
-                draw=draws.get(name),
+                value=None if draws.get(name) or name in growths else variable.numpy().astype(np.float32),
+                draw=None if name in growths else draws.get(name),
                 trainable=position < arrays.trainable,
                 decays=position >= arrays.trainable or (decays(variable) and name not in unused),
                 constraint=variable.constraint if position < arrays.trainable else None,
                 is_table=name in tables,
+                growth=growths.get(name),
             )
             for position, (name, variable) in enumerate(arrays.variables.items())
         } | {
@@ -347,6 +355,17 @@ class KerasModel:
     def _errors(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Convert an exception of the model's own code to a `ConfigurationError`."""
         return keras_loader.errors(self._name, what, self._model)
+
+
+def _growth(layer: DynamicEmbedding) -> Growth:
+    initial = layer.initial
+    return Growth(
+        layer.admit_after,
+        layer.expire_steps or layer.expire_seconds or 0,
+        bool(layer.expire_seconds),
+        (initial.kind, initial.first, initial.second),
+        initial.seed,
+    )
 
 
 def _zeros(spec: ArraySpec, size: int) -> Tensor:

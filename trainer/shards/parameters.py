@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.models import Parameter
-from trainer.shards.tables import TablePart
+from trainer.shards.tables import Part
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -27,9 +27,6 @@ less."""
 
 Rows = Sequence[Tensor]
 """For each table of a shard, rows of its part: int64 [u], each once, on the shard's device."""
-
-TABLE_ROWS = "table_rows"
-"""The name of the ops that read rows of tables, for errors."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class Shard:
     """The trainable parameters in it, in their order, if the layout splits none of them."""
     wire_dtype: str = "float32"
     """The type of parameters and gradients on their way between a replica and this device."""
-    tables: tuple[TablePart, ...] = ()
+    tables: tuple[Part, ...] = ()
     """The parts of the tables on this device."""
 
     @property
@@ -166,10 +163,11 @@ class Shard:
         """
         with tf1.device(self.device):
             values = self.read_parameters()
+            updates = self.updates.read_value()
             if rows:
                 read = zip(self.tables, rows, strict=True)
-                values = tf.concat([values, *(join_rows(table.values, each) for table, each in read)], axis=0)
-            sent, updates = tf.cast(values, self.wire_dtype), self.updates.read_value()
+                values = tf.concat([values, *(table.read(each, updates) for table, each in read)], axis=0)
+            sent = tf.cast(values, self.wire_dtype)
         return tf.cast(sent, tf.float32), updates
 
     def send(self, gradient: Tensor) -> Tensor:
@@ -199,11 +197,6 @@ class Shard:
         dense, *others = tf.split(vector, tf.stack(sizes), num=len(sizes))
         dense.set_shape([self.size + more])
         return dense, others
-
-
-def join_rows(variable: Variable, rows: Tensor) -> Tensor:
-    """Add the op that reads these rows of a variable [n, dim], flat."""
-    return tf.reshape(variable.sparse_read(rows, name=TABLE_ROWS), [-1])
 
 
 def chunks(parameters: Mapping[str, Parameter], servers: int) -> int:

@@ -5,6 +5,8 @@ of them. A step sends each server the ids of the rows that it needs, each once, 
 parameters; their gradients, summed for each row, return with the dense gradient. So a step costs what it touches, and
 not what the table has. A server never reads a table as a whole except for a checkpoint: after the first update of rows
 TensorFlow copies a variable for each read.
+
+A table that grows has rows for the ids that it has seen: id i is on server i modulo n, which finds its row.
 """
 
 import itertools
@@ -13,11 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.kernels import row_ops
+from trainer.kernels.dynamic_table import DynamicTable
 from trainer.kernels.row_update import RowUpdate
 from trainer.models import Gather, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
+from trainer.shards.dynamic_part import DynamicPart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
+
+TABLE_ROWS = "table_rows"
+"""The name of the ops that read rows of tables, for errors."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,11 @@ class TablePart:
     """string variable: the run that it belongs to."""
 
     @property
+    def rows(self) -> int:
+        """How many there are."""
+        return int(self.values.shape[0])
+
+    @property
     def variables(self) -> list[Variable]:
         """The values, and the slots."""
         return [self.values, *self.slots]
@@ -50,6 +62,18 @@ class TablePart:
     def all_variables(self) -> list[Variable]:
         """All variables of this part."""
         return [*self.variables, self.periods, self.period, self.run_id]
+
+    def initialize(self) -> list[Operation]:
+        """Add the ops that it needs beside those that initialize its variables."""
+        return []
+
+    def is_initialized(self) -> list[Tensor]:
+        """Add the ops, bool scalars, that tell whether these have run."""
+        return []
+
+    def read(self, rows: Tensor, updates: Tensor) -> Tensor:
+        """Add the op that reads rows, int64 [u], flat, after this number of updates of the shard, int64."""
+        return join_rows(self.values, rows)
 
     def update(
         self, by_row: RowUpdate, rows: Tensor, gradients: Tensor, rate: Tensor | float, count: Tensor
@@ -64,9 +88,17 @@ class TablePart:
         return tf.raw_ops.ResourceScatterUpdate(resource=self.periods.handle, indices=rows, updates=period)
 
 
+Part = TablePart | DynamicPart
+
+
+def join_rows(variable: Variable, rows: Tensor) -> Tensor:
+    """Add the op that reads these rows of a variable [n, dim], flat."""
+    return tf.reshape(variable.sparse_read(rows, name=TABLE_ROWS), [-1])
+
+
 def create(
     parameters: Mapping[str, Parameter], devices: Sequence[str], slots: Mapping[str, float], run: str
-) -> list[tuple[TablePart, ...]]:
+) -> list[tuple[Part, ...]]:
     """Add the variables of tables to the default graph, and return the parts on each of these devices.
 
     Args:
@@ -77,13 +109,21 @@ def create(
     """
     count = len(devices)
 
-    def part(name: str, parameter: Parameter, server: int) -> TablePart:
+    def part(name: str, parameter: Parameter, server: int) -> Part:
         rows, dim = parameter.shape
         shape = [len(range(server, rows, count)), dim]
+        prefix = f"table_{server}_of_{count}/{name}"
 
         def variable(kind: str, value: Tensor) -> Variable:
-            return tf1.get_variable(f"table_{server}_of_{count}/{name}/{kind}", initializer=value, use_resource=True)
+            return tf1.get_variable(f"{prefix}/{kind}", initializer=value, use_resource=True)
 
+        if growth := parameter.growth:
+            with tf1.device(devices[server]):
+                of_run = variable("run_id", tf.constant(run))
+            initial = tuple(slots.values())
+            return DynamicPart(
+                name, dim, -(-rows // count), growth, initial, parameter.decays, DynamicTable(prefix), of_run
+            )
         given = None if parameter.value is None else _given(parameter, shape, server, count)
         with tf1.device(devices[server]):
             initial = _draw(parameter, shape, server) if given is None else given
@@ -127,7 +167,7 @@ def make(
     batch: Sequence[Tensor],
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
-    dims: Mapping[str, int],
+    tables: Mapping[str, Parameter],
     gathers: Mapping[str, Sequence[Gather]],
     servers: int,
     batches: int = 1,
@@ -140,43 +180,46 @@ def make(
         batch: The leaves of the batch in that graph.
         inputs: The shards of its dense parameters, the leaves and the seed.
         outputs: The gradients of the shards, and others.
-        dims: Numbers of a row of each table.
+        tables: The tables by name.
         gathers: The lookups in each.
         servers: The number of shards, the first ones, that have a part of each table.
         batches: How many batches share what is read.
     """
-    by_table = [gathers[name] for name in dims]
+    by_table = [gathers[name] for name in tables]
     flat = [gather for of_table in by_table for gather in of_table]
     rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
     ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
     inner = of_graph(graph, [*inputs, *rows], [*outputs, *gradients])
-    lookups = [
-        (dim, [gather.rows.dtype for gather in of_table]) for dim, of_table in zip(dims.values(), by_table, strict=True)
-    ]
-    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], servers, batches)
+    pairs = [*zip(tables.values(), by_table, strict=True)]
+    lookups = [(table.shape[1], [gather.rows.dtype for gather in of_table]) for table, of_table in pairs]
+    kinds = [(len(of_table), table.growth is not None) for table, of_table in pairs]
+    lookup = _lookup(ids, batch, kinds, servers, batches)
     return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups, servers))
 
 
-def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int, batches: int) -> OpTemplate:
-    """The ops that find the rows of some batches. `counts` has the lookups in each table.
+def _lookup(
+    ids: OpTemplate, batch: Sequence[Tensor], kinds: Sequence[tuple[int, bool]], servers: int, batches: int
+) -> OpTemplate:
+    """The ops that find the rows of some batches. `kinds` has the lookups in each table, and whether it grows.
 
-    The outputs are for each table the rows of each server, int64 [u]; then for each batch, and in it for each table,
-    the places of these among all of its rows, int32 [u] for each server, and where they are looked up, int32 like the
-    ids of each lookup.
+    The outputs are for each table the rows of each server, int64 [u], or the ids of one that grows; then for each
+    batch, and in it for each table, the places of these among all of its rows, int32 [u] for each server, and where
+    they are looked up, int32 like the ids of each lookup.
     """
     with tf.Graph().as_default() as graph:
         leaves = [[tf1.placeholder(each.dtype, each.shape) for each in batch] for _ in range(batches)]
         found = [ids.copy(each, "ids") for each in leaves]
         sent: list[Tensor] = []
         known: list[list[Tensor]] = [[] for _ in leaves]
-        for first, count in zip(itertools.accumulate(counts, initial=0), counts, strict=False):
+        firsts = itertools.accumulate([count for count, _ in kinds], initial=0)
+        for first, (count, grows) in zip(firsts, kinds, strict=False):
             own = [each for of_batch in found for each in of_batch[first : first + count]]
             flat = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in own]
             unique, positions = row_ops.distinct(tf.concat(flat, axis=0))
             rows, places = [unique], [tf.range(tf.size(unique))]
             if servers > 1:
                 owners = tf.cast(unique % servers, tf.int32)
-                rows = tf.dynamic_partition(unique // servers, owners, servers)
+                rows = tf.dynamic_partition(unique if grows else unique // servers, owners, servers)
                 places = tf.dynamic_partition(places[0], owners, servers)
             parts = tf.split(positions, tf.stack([tf.size(each) for each in flat]), num=len(flat))
             shaped = [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, own, strict=True)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from trainer.errors import ModelError
 from trainer.kernels import library
-from trainer.shards.parameters import TABLE_ROWS
+from trainer.shards.tables import TABLE_ROWS
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief, python_error
 

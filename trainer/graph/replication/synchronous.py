@@ -123,7 +123,7 @@ class Accumulator:
         with tf1.device(shard.device):
             dense = tf1.ConditionalAccumulator(tf.float32, [size + 1], **named(f"{shard.name}/gradients"))
             sparse = [
-                row_sums.create(f"{shard.name}/gradients_{number}", int(table.values.shape[0]), table.dim)
+                row_sums.create(f"{shard.name}/gradients_{number}", table.rows, table.dim)
                 for number, table in enumerate(shard.tables)
             ]
         return cls(shard, size, dense, sparse)
