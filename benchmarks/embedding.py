@@ -1,5 +1,7 @@
 """The model of `python -m benchmarks.tables`: an embedding of ROWS rows, by OPTIMIZER, both from the environment.
 
+With GROWING its table grows up to so many rows.
+
 The label of an example depends on its 8 ids, which are drawn evenly: no row is more frequent than another.
 """
 
@@ -34,8 +36,11 @@ def model() -> Any:
     import keras
     from keras import layers
 
+    from trainer.layers import DynamicEmbedding
+
     ids = keras.Input((LENGTH,), dtype="int32")
-    x = layers.Flatten()(layers.Embedding(int(os.environ["ROWS"]), DIM)(ids))
+    table = DynamicEmbedding if os.environ.get("GROWING") else layers.Embedding
+    x = layers.Flatten()(table(int(os.environ["ROWS"]), DIM)(ids))
     network = keras.Model(ids, layers.Dense(2)(layers.Dense(HIDDEN, activation="relu")(x)))
     optimizer = getattr(keras.optimizers, os.environ["OPTIMIZER"])(LEARNING_RATE)
     network.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -1,9 +1,10 @@
 """The rate of a model with a large embedding, by the trainer and by others: `python -m benchmarks.tables`.
 
 All train the model of embedding.py with batches of the same sizes, on one machine, in interleaved rounds: the trainer,
-the trainer without its own ops on rows, the classic program, ParameterServerStrategy, and `keras.Model.fit` in one
-process, whose step has one batch. The table has the median and the range of the rates in global steps/s, and how many
-times the rate of each other program the trainer has in the same round.
+the trainer without its own ops on rows, the trainer with a table that grows, the classic program,
+ParameterServerStrategy, and `keras.Model.fit` in one process, whose step has one batch. The table has the median and
+the range of the rates in global steps/s, and how many times the rate of each other program the trainer has in the same
+round.
 """
 
 import argparse
@@ -85,8 +86,14 @@ def run_fit(workload: Workload) -> float:
         return float(json.loads(processes.wait_for_line(0))["rate"])
 
 
+def run_growing(workload: Workload) -> float:
+    """The rate of the trainer with a table that grows in place of a fixed one."""
+    return run_trainer(workload, GROWING="1")
+
+
 PROGRAMS: Mapping[str, Callable[[Workload], float]] = {
     "without row_ops.cc": run_without,
+    "growing": run_growing,
     "classic": run_classic,
     "strategy": run_strategy,
     "fit": run_fit,

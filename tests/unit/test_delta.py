@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from trainer import cli
 from trainer.config import Settings
 from trainer.export import export_folder
+from trainer.kernels import library
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
@@ -146,3 +148,56 @@ def test_bad_input_is_a_sentence_and_leaves_nothing(delta: Delta, run: Path, tmp
     assert train(TaskContext(other, None, Watchdog(60, 1, 1), Metrics("single", 0)))
     assert "has other variables than OLD, such as" in delta(new=tmp_path / "other")[1]
     assert {each.name for each in tmp_path.iterdir()} == {"there", "file", "20", "other"}
+
+
+GROWING = """
+import keras
+import numpy as np
+import tensorflow as tf
+from trainer.layers import DynamicEmbedding
+
+def train_data(context):
+    ids = np.arange(2000).reshape(1000, 2) // 4 * 7 + FIRST
+    return tf.data.Dataset.from_tensor_slices((ids, ids[:, 0] % 2)).batch(50)
+
+test_data = train_data
+
+def model():
+    table = DynamicEmbedding(1000, 8, expire_steps=11)
+    network = keras.Sequential([keras.Input((2,), dtype="int64"), table, keras.layers.Flatten(), keras.layers.Dense(2)])
+    network.compile(keras.optimizers.Adagrad(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return network
+"""
+
+
+def rows_of(export: Path) -> dict[int, list[float]]:
+    """The rows of the exported table that grows by their ids."""
+    reader = tf.train.load_checkpoint(str(export / "variables" / "variables"))
+    (name,) = [name.removesuffix("/ids") for name in reader.get_variable_to_shape_map() if name.endswith("/ids")]
+    return dict(zip(reader.get_tensor(f"{name}/ids").tolist(), reader.get_tensor(name).tolist(), strict=True))
+
+
+@pytest.mark.skipif(library.load() is None, reason="there is no compiler of C++")
+@pytest.mark.parametrize("slice_bytes", [32 << 20, 640])
+def test_the_delta_of_a_table_that_grows_is_by_ids(
+    delta: Delta, tmp_path: Path, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.results.delta.SLICE_BYTES", slice_bytes)
+    for steps, first in ((10, -900), (20, 0)):
+        (tmp_path / "growing.py").write_text(GROWING.replace("FIRST", str(first)))
+        settings = Settings(model=str(tmp_path / "growing.py"), train_dir=str(tmp_path / "run"), train_steps=steps)
+        settings = replace(settings, batch_size=50, export="last")
+        assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    old, new = (rows_of(tmp_path / "run" / "export" / step) for step in ("10", "20"))
+    assert old.keys() - new.keys()
+    assert new.keys() - old.keys()
+    code, said = delta(tmp_path / "run" / "export" / "10", tmp_path / "run" / "export" / "20")
+    assert code == 0
+    (entry,) = [
+        each for each in json.loads((tmp_path / "delta" / "delta.json").read_text())["variables"] if "ids" in each
+    ]
+    ids, values, removed = (np.load(tmp_path / "delta" / entry[kind]) for kind in ("ids", "values", "removed"))
+    assert len(ids) < len(new)
+    kept = {key: row for key, row in old.items() if key not in set(removed.tolist())}
+    assert kept | dict(zip(ids.tolist(), values.tolist(), strict=True)) == new
+    assert f"{len(ids):,} rows of tables" in said

@@ -27,10 +27,8 @@ class Slice(NamedTuple):
 class PartOps:
     """The ops for the part of a table on one server. Rows are what `Table.join` takes."""
 
-    end: Tensor | None
-    """int64 scalar: a number above those of all rows; None if these do not change."""
-    left: Tensor | None
-    """int64 scalar: the rows that had to leave for others; None if none does."""
+    counts: Tensor | None
+    """int64 [5]: see `DynamicTable.counts`; None of a table that does not grow."""
     slice: Sequence[Tensor]
     """The rows from `start` to `end`."""
     count: Tensor
@@ -94,8 +92,7 @@ def _fixed(table: Table, part: TablePart, shard: Shard, slice_: Slice, period: T
         others = [part.periods.initializer, part.period.initializer, part.run_id.assign("", read_value=False)]
         (count, numbers, values) = _staged(part, shard, slice_)
         return PartOps(
-            end=None,
-            left=None,
+            counts=None,
             slice=[tf.concat([each.sparse_read(sliced) for each in part.variables], axis=1)],
             count=count,
             numbers=numbers,
@@ -119,8 +116,7 @@ def _dynamic(table: Table, part: DynamicPart, shard: Shard, slice_: Slice, perio
         count, numbers, values = _staged(part, shard, slice_)
         counts = part.table.counts()
         return PartOps(
-            end=counts[0],
-            left=counts[2],
+            counts=counts,
             slice=part.table.between(*slice_),
             count=count,
             numbers=numbers,

@@ -7,6 +7,7 @@ no update runs, so together with the base it is the table at one moment.
 """
 
 import errno
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from trainer.shards.dynamic_part import DynamicPart
 from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,10 @@ class TableSaver:
         self._bases: list[tuple[Table, int]] = []
         """Each table with its base, and the first period whose changes the base lacks."""
         self._is_base_finite = True
+        self._told: dict[str, int] = {}
+        """By the names of tables that grow: the rows that were logged last."""
+        self._are_full: set[str] = set()
+        """The names of those of which the log says that rows leave for others."""
 
     def stage(self, shard: Shard) -> list[Operation]:
         """Add the ops that keep the changed rows of a shard on its server, and begin another period.
@@ -115,8 +122,30 @@ class TableSaver:
 
     def _present(self, session: Session, number: int, table: Table) -> Table:
         """A table with the rows that it has now, if it grows."""
-        ends = [part.end for part in self._parts[number] if part.end is not None]
-        return replace(table, rows=self._servers * max(map(int, session.run(ends)))) if ends else table
+        counts = self._count(session, number)
+        return table if counts is None else replace(table, rows=self._servers * int(counts[:, 0].max()))
+
+    def _count(self, session: Session, number: int) -> Array | None:
+        """The counts of each part of a table, int64 [servers, 5]; None if it does not grow."""
+        counts = [part.counts for part in self._parts[number] if part.counts is not None]
+        return np.stack(session.run(counts)) if counts else None
+
+    def _tell_size(self, session: Session, number: int, table: Table) -> None:
+        """Log how large a table has become, when it has twice the rows, and once that rows leave for others."""
+        counts = self._count(session, number)
+        if counts is None:
+            return
+        rows, left = int(counts[:, 1].sum()), int(counts[:, 2].sum())
+        told = self._told.get(table.name, 0)
+        if rows >= 2 * told and rows:
+            self._told[table.name] = rows
+            logger.info(f"{table.name} has rows for {rows:,} ids")
+        if left and table.name not in self._are_full:
+            self._are_full.add(table.name)
+            logger.warning(
+                f"{table.name}: its capacity of {table.rows:,} rows is reached, so {left:,} that were not used for a "
+                "long time have left for new ids; raise the capacity of the DynamicEmbedding, or let rows expire"
+            )
 
     def _read(self, session: Session, number: int, table: Table) -> Iterator[Array]:
         """The slices of a table."""
@@ -142,7 +171,7 @@ class TableSaver:
             tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
         """
         period, changes = self._now, []
-        for table, parts in zip(self._tables, self._parts, strict=True):
+        for number, (table, parts) in enumerate(zip(self._tables, self._parts, strict=True)):
             slices = [
                 (server, part, self._slice.of(start, end))
                 for server, part in enumerate(parts)
@@ -157,6 +186,7 @@ class TableSaver:
                 values[places[: len(found)]] = found
                 places = places[len(found) :]
             session.run([part.clear for part in parts])
+            self._tell_size(session, number, table)
             changes.append(Changes(joined[order], values))
         return TableSnapshot(period, changes)
 

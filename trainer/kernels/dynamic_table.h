@@ -49,13 +49,17 @@ inline uint64_t Mix(uint64_t x) {
 // A number in (0, 1), by its place in a sequence.
 inline double Uniform(uint64_t key, uint64_t place) { return ((Mix(key + place) >> 11) + 0.5) * 0x1p-53; }
 
+// How initial values are drawn: all the same; in [first, second); or with a mean and a standard deviation, perhaps
+// without those that are more than two deviations away from it.
+enum class Initializer { kConstant, kUniform, kNormal, kTruncated };
+
 struct Options {
   int64_t dim;               // numbers of a row
   std::vector<float> slots;  // the initial value of each slot of the optimizer
   int64_t capacity;          // the most rows
   int64_t admit_after;       // an id gets a row when it is read for the time with this number, from 1 to 255
   int64_t expire_after;      // a row leaves that was not read for so long; 0: it does not
-  std::string initializer;   // "uniform" of [first, second), "normal" or "truncated" of mean and deviation, "constant"
+  Initializer initializer;
   float first, second;
   uint64_t seed;
 };
@@ -118,9 +122,8 @@ class DynamicTable {
       Sweep(segment, number, now);
       std::vector<int64_t> rows(size);
       for (int64_t i = 0; i < size; i++) {
-        if (i + kAhead < size) Prefetch(segment, items[i + kAhead].hash);
         int64_t slot = Find(segment, number, ids[items[i].place], items[i].hash);
-        if (slot < 0 && IsAdmitted(segment, ids[items[i].place], items[i].hash)) {
+        if (slot < 0 && IsAdmitted(segment, ids[items[i].place])) {
           slot = Insert(segment, number, ids[items[i].place], items[i].hash, now);
           if (slot >= 0) Begin(Row(number, slot));
         }
@@ -128,8 +131,15 @@ class DynamicTable {
         if (slot >= 0) entry(rows[i]).used = now;
       }
       for (int64_t i = 0; i < size; i++) {
-        if (i + kAhead < size && rows[i + kAhead] >= 0) __builtin_prefetch(row(rows[i + kAhead]));
-        float* to = found + items[i].place * options_.dim;
+        if (i + kAhead < size && rows[i + kAhead] >= 0) {
+          const float* next = row(rows[i + kAhead]);
+          const float* after = found + int64_t{items[i + kAhead].place} * options_.dim;
+          for (int64_t j = 0; j < options_.dim; j += 16) {
+            __builtin_prefetch(next + j);
+            __builtin_prefetch(after + j, 1);
+          }
+        }
+        float* to = found + int64_t{items[i].place} * options_.dim;
         if (rows[i] < 0) {
           std::fill(to, to + options_.dim, 0.0f);
         } else {
@@ -146,11 +156,10 @@ class DynamicTable {
       std::vector<int64_t> rows;
       std::vector<int32_t> places;
       for (int64_t i = 0; i < size; i++) {
-        if (i + kAhead < size) Prefetch(segment, items[i + kAhead].hash);
         const int64_t slot = Find(segment, number, ids[items[i].place], items[i].hash);
         if (slot < 0) continue;
         rows.push_back(Row(number, slot));
-        places.push_back(static_cast<int32_t>(items[i].place));
+        places.push_back(items[i].place);
         entry(rows.back()).period = segment.period;
       }
       Part part{0,           static_cast<int64_t>(rows.size()), options_.dim, rows.data(), gradients,
@@ -232,7 +241,7 @@ class DynamicTable {
     int64_t found = 0;
     for (auto& segment : segments_) {
       std::lock_guard<std::mutex> lock(segment.mutex);
-      found += sizeof(int32_t) * segment.index.capacity() + sizeof(int64_t) * segment.free.capacity();
+      found += sizeof(Known) * segment.index.capacity() + sizeof(int64_t) * segment.free.capacity();
       found += segment.seen.capacity() + sizeof(Entry) * segment.size + sizeof(Segment);
     }
     return found;
@@ -245,13 +254,19 @@ class DynamicTable {
     int32_t period;  // of its last change
   };
 
+  // A place of an index: the hash of an id, which tells nearly all others apart, and its slot + 1, or 0.
+  struct Known {
+    uint32_t hash;
+    int32_t slot;
+  };
+
   struct Segment {
     std::mutex mutex;
-    std::vector<int32_t> index = std::vector<int32_t>(16);  // by hash, with linear probing: slot + 1, or 0
-    std::vector<int64_t> free;                              // slots whose rows have left
-    int64_t size = 0;                                       // slots that were used so far
-    int64_t hand = 0, sweep = 0;                            // where the next sample, and the next sweep, begins
-    int64_t swept = -1;                                     // when the last one was
+    std::vector<Known> index = std::vector<Known>(16);  // by hash, with linear probing
+    std::vector<int64_t> free;                          // slots whose rows have left
+    int64_t size = 0;                                   // slots that were used so far
+    int64_t hand = 0, sweep = 0;                        // where the next sample, and the next sweep, begins
+    int64_t swept = -1;                                 // when the last one was
     int64_t left = 0;
     int32_t period = 0;
     std::vector<uint8_t> seen;  // how often ids without a row were read: a count-min sketch of two rows
@@ -260,8 +275,8 @@ class DynamicTable {
 
   // An id of an op: its place there, and its hash.
   struct Item {
-    int64_t place;
-    uint64_t hash;
+    int32_t place;
+    uint32_t hash;
   };
 
   static int64_t SegmentsOf(int64_t capacity) {
@@ -277,46 +292,56 @@ class DynamicTable {
   // Calls a function for each segment that has some of these ids, with its lock.
   template <class Function>
   void ForSegments(const int64_t* ids, int64_t count, const Parallel& parallel, Function function) {
-    std::vector<uint64_t> hashes(count);
-    std::vector<int64_t> ends(count_ + 1);
+    std::vector<uint32_t> hashes(count);
+    std::vector<uint16_t> numbers(count);
+    std::vector<int32_t> ends(count_ + 2);
     for (int64_t i = 0; i < count; i++) {
-      hashes[i] = Mix(static_cast<uint64_t>(ids[i]));
-      if (ids[i] != kNoId) ends[hashes[i] % count_ + 1]++;
+      const uint64_t hash = Mix(static_cast<uint64_t>(ids[i]));
+      hashes[i] = static_cast<uint32_t>(hash >> 32);
+      numbers[i] = ids[i] == kNoId ? count_ : hash & (count_ - 1);
+      ends[numbers[i] + 1]++;
     }
     std::partial_sum(ends.begin(), ends.end(), ends.begin());
-    std::vector<int64_t> next(ends.begin(), ends.end() - 1);
-    std::vector<Item> items(ends.back());
-    for (int64_t i = 0; i < count; i++) {
-      if (ids[i] != kNoId) items[next[hashes[i] % count_]++] = {i, hashes[i]};
-    }
+    std::vector<int32_t> next(ends.begin(), ends.end() - 1);
+    std::unique_ptr<Item[]> items(new Item[count]);
+    for (int64_t i = 0; i < count; i++) items[next[numbers[i]]++] = {static_cast<int32_t>(i), hashes[i]};
     parallel(count_, 1 + count * width_ / count_, [&](int64_t first, int64_t last) {
       for (int64_t number = first; number < last; number++) {
         const int64_t size = ends[number + 1] - ends[number];
         if (size == 0) continue;
         std::lock_guard<std::mutex> lock(segments_[number].mutex);
-        function(segments_[number], number, items.data() + ends[number], size);
+        Prefetch(segments_[number], number, items.get() + ends[number], size);
+        function(segments_[number], number, items.get() + ends[number], size);
       }
     });
   }
 
-  static uint64_t Place(const Segment& segment, uint64_t hash) { return (hash >> 16) & (segment.index.size() - 1); }
+  static uint64_t Place(const Segment& segment, uint32_t hash) { return hash & (segment.index.size() - 1); }
 
-  static void Prefetch(const Segment& segment, uint64_t hash) {
-    __builtin_prefetch(&segment.index[Place(segment, hash)]);
+  // Fetches what `Find` needs for some ids: places of the index, and the entries of these.
+  void Prefetch(const Segment& segment, int64_t number, const Item* items, int64_t size) const {
+    for (int64_t i = 0; i < size; i++) __builtin_prefetch(&segment.index[Place(segment, items[i].hash)]);
+    const uint64_t mask = segment.index.size() - 1;
+    for (int64_t i = 0; i < size; i++) {
+      uint64_t at = Place(segment, items[i].hash);
+      while (segment.index[at].slot && segment.index[at].hash != items[i].hash) at = (at + 1) & mask;
+      if (segment.index[at].slot) __builtin_prefetch(&entry(Row(number, segment.index[at].slot - 1)), 1);
+    }
   }
 
   // The slot of an id; -1 if it has none.
-  int64_t Find(const Segment& segment, int64_t number, int64_t id, uint64_t hash) const {
+  int64_t Find(const Segment& segment, int64_t number, int64_t id, uint32_t hash) const {
     const uint64_t mask = segment.index.size() - 1;
-    for (uint64_t at = Place(segment, hash); segment.index[at]; at = (at + 1) & mask) {
-      if (entry(Row(number, segment.index[at] - 1)).id == id) return segment.index[at] - 1;
+    for (uint64_t at = Place(segment, hash); segment.index[at].slot; at = (at + 1) & mask) {
+      const Known& each = segment.index[at];
+      if (each.hash == hash && entry(Row(number, each.slot - 1)).id == id) return each.slot - 1;
     }
     return -1;
   }
 
   // Whether an id that has no row gets one now. It is counted by the sketch of Cormode and Muthukrishnan (2005), of
   // which the least count of an id is raised, and all are halved at times, as by TinyLFU (Einziger and others, 2017).
-  bool IsAdmitted(Segment& segment, int64_t id, uint64_t hash) {
+  bool IsAdmitted(Segment& segment, int64_t id) {
     if (options_.admit_after <= 1) return true;
     if (segment.seen.empty()) {
       size_t size = 1024;
@@ -324,8 +349,9 @@ class DynamicTable {
       segment.seen.resize(2 * size);
     }
     const size_t size = segment.seen.size() / 2;
-    uint8_t& first = segment.seen[Mix(hash) & (size - 1)];
-    uint8_t& second = segment.seen[size + (Mix(hash ^ id) >> 32 & (size - 1))];
+    const uint64_t hash = Mix(~static_cast<uint64_t>(id));
+    uint8_t& first = segment.seen[hash & (size - 1)];
+    uint8_t& second = segment.seen[size + (hash >> 32 & (size - 1))];
     const int count = std::min<int>(first, second) + 1;
     if (count >= options_.admit_after) return true;
     first = std::max<int>(first, count);
@@ -338,7 +364,7 @@ class DynamicTable {
   }
 
   // Gives an id a slot, perhaps that of a row that was not used for long; -1 if all are used now.
-  int64_t Insert(Segment& segment, int64_t number, int64_t id, uint64_t hash, int32_t now) {
+  int64_t Insert(Segment& segment, int64_t number, int64_t id, uint32_t hash, int32_t now) {
     int64_t slot;
     if (!segment.free.empty()) {
       slot = segment.free.back();
@@ -354,29 +380,25 @@ class DynamicTable {
     const int64_t rows = segment.size - static_cast<int64_t>(segment.free.size());
     // Segments enlarge their indices at different sizes, not all in the same step.
     const double full = 0.5 + 0.3 * static_cast<double>(number) / static_cast<double>(count_);
-    if (static_cast<double>(rows) > full * static_cast<double>(segment.index.size())) Enlarge(segment, number);
+    if (static_cast<double>(rows) > full * static_cast<double>(segment.index.size())) Enlarge(segment);
     entry(Row(number, slot)) = {id, now, segment.period};
-    Enter(segment, hash, slot);
+    Enter(segment, {hash, static_cast<int32_t>(slot + 1)});
     return slot;
   }
 
-  static void Enter(Segment& segment, uint64_t hash, int64_t slot) {
+  static void Enter(Segment& segment, const Known& known) {
     const uint64_t mask = segment.index.size() - 1;
-    uint64_t at = Place(segment, hash);
-    while (segment.index[at]) at = (at + 1) & mask;
-    segment.index[at] = static_cast<int32_t>(slot + 1);
+    uint64_t at = Place(segment, known.hash);
+    while (segment.index[at].slot) at = (at + 1) & mask;
+    segment.index[at] = known;
   }
 
-  void Enlarge(Segment& segment, int64_t number) {
-    std::vector<int32_t> old(2 * segment.index.size());
+  static void Enlarge(Segment& segment) {
+    std::vector<Known> old(2 * segment.index.size());
     old.swap(segment.index);
-    for (const int32_t each : old) {
-      if (each) Enter(segment, HashOf(number, each - 1), each - 1);
+    for (const Known& each : old) {
+      if (each.slot) Enter(segment, each);
     }
-  }
-
-  uint64_t HashOf(int64_t number, int64_t slot) const {
-    return Mix(static_cast<uint64_t>(entry(Row(number, slot)).id));
   }
 
   // The least recently used one of some slots, all of which have a row; -1 if all rows are used now.
@@ -396,16 +418,16 @@ class DynamicTable {
   // Takes a row out of the index. The entries after it move to where they are found without it.
   void Remove(Segment& segment, int64_t number, int64_t slot) {
     const uint64_t mask = segment.index.size() - 1;
-    uint64_t at = Place(segment, HashOf(number, slot));
-    while (segment.index[at] != slot + 1) at = (at + 1) & mask;
-    for (uint64_t next = (at + 1) & mask; segment.index[next]; next = (next + 1) & mask) {
-      const uint64_t wanted = Place(segment, HashOf(number, segment.index[next] - 1));
+    uint64_t at = Place(segment, Mix(static_cast<uint64_t>(entry(Row(number, slot)).id)) >> 32);
+    while (segment.index[at].slot != slot + 1) at = (at + 1) & mask;
+    for (uint64_t next = (at + 1) & mask; segment.index[next].slot; next = (next + 1) & mask) {
+      const uint64_t wanted = Place(segment, segment.index[next].hash);
       if (((next - wanted) & mask) >= ((next - at) & mask)) {
         segment.index[at] = segment.index[next];
         at = next;
       }
     }
-    segment.index[at] = 0;
+    segment.index[at] = {0, 0};
     entry(Row(number, slot)) = {kNoId, 0, segment.period};
   }
 
@@ -439,8 +461,8 @@ class DynamicTable {
   }
 
   float Draw(uint64_t key, int64_t j) const {
-    if (options_.initializer == "constant") return options_.first;
-    if (options_.initializer == "uniform") {
+    if (options_.initializer == Initializer::kConstant) return options_.first;
+    if (options_.initializer == Initializer::kUniform) {
       return static_cast<float>(options_.first + (options_.second - options_.first) * Uniform(key, j));
     }
     double normal;
@@ -448,7 +470,7 @@ class DynamicTable {
     do {
       normal = std::sqrt(-2 * std::log(Uniform(key, place))) * std::cos(2 * kPi * Uniform(key, place + 1));
       place += 2 * static_cast<uint64_t>(options_.dim);
-    } while (options_.initializer == "truncated" && std::abs(normal) > 2);
+    } while (options_.initializer == Initializer::kTruncated && std::abs(normal) > 2);
     return static_cast<float>(options_.first + options_.second * normal);
   }
 

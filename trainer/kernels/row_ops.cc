@@ -477,7 +477,7 @@ REGISTER_OP("TrainerCreateDynamicTable")
     .Attr("capacity: int >= 1")
     .Attr("admit_after: int >= 1")
     .Attr("expire_after: int >= 0")
-    .Attr("initializer: string")
+    .Attr("initializer: {'constant', 'uniform', 'normal', 'truncated'}")
     .Attr("first: float")
     .Attr("second: float")
     .Attr("seed: int")
@@ -489,13 +489,18 @@ class CreateDynamicTable : public OpKernel {
  public:
   explicit CreateDynamicTable(OpKernelConstruction* context) : OpKernel(context) {
     int64_t seed;
+    std::string initializer;
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &name_));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
     OP_REQUIRES_OK(context, context->GetAttr("slots", &options_.slots));
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
     OP_REQUIRES_OK(context, context->GetAttr("admit_after", &options_.admit_after));
     OP_REQUIRES_OK(context, context->GetAttr("expire_after", &options_.expire_after));
-    OP_REQUIRES_OK(context, context->GetAttr("initializer", &options_.initializer));
+    OP_REQUIRES_OK(context, context->GetAttr("initializer", &initializer));
+    options_.initializer = initializer == "constant"  ? trainer::Initializer::kConstant
+                           : initializer == "uniform" ? trainer::Initializer::kUniform
+                           : initializer == "normal"  ? trainer::Initializer::kNormal
+                                                      : trainer::Initializer::kTruncated;
     OP_REQUIRES_OK(context, context->GetAttr("first", &options_.first));
     OP_REQUIRES_OK(context, context->GetAttr("second", &options_.second));
     OP_REQUIRES_OK(context, context->GetAttr("seed", &seed));

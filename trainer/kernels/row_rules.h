@@ -42,6 +42,10 @@ struct Part {
     (void)s;                                                                                   \
     for (int64_t i = p.begin; i < p.end; i++) {                                                \
       if (i + kAhead < p.end) {                                                                \
+        if (p.places) {                                                                        \
+          const float* after = p.gradients + p.places[i + kAhead] * p.dim;                     \
+          for (int64_t j = 0; j < p.dim; j += 16) __builtin_prefetch(after + j);               \
+        }                                                                                      \
         const int64_t next = p.rows[i + kAhead] * p.stride;                                    \
         for (int64_t j = 0; j < p.dim; j += 16) {                                              \
           __builtin_prefetch(p.values + next + j, 1);                                          \

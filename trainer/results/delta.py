@@ -25,6 +25,7 @@ from trainer.results.named_model import open_model
 Array = npt.NDArray[Any]
 
 LIST = "delta.json"
+IDS = "/ids"
 SLICE_BYTES = 32 << 20
 """What is read of a variable at once."""
 ROWS_SHARE = 0.5
@@ -39,8 +40,8 @@ def add(commands: Any) -> None:
         help="write the rows and arrays in which two versions of a model differ",
         description="Write the rows and arrays in which a version of a model differs from an older one, for a program\n"
         f"that holds the older one in memory. FOLDER gets {LIST}, which names the variables, and their values\n"
-        "as NumPy's files: all of a variable, or the rows that have changed and their numbers. Both versions are\n"
-        "exports of the trainer.",
+        "as NumPy's files: all of a variable, or the rows that have changed and their numbers. Of a table that grows\n"
+        "it has the ids of these rows, and of those that are gone. Both versions are exports of the trainer.",
     )
     delta.add_argument("old", metavar="OLD", help=named_model.HELP)
     delta.add_argument("new", metavar="NEW", help="the same")
@@ -63,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     with open_model(arguments.old, "OLD", registry) as old, open_model(arguments.new, "NEW", registry) as new:
         before, after = _Variables(old.folder, "OLD"), _Variables(new.folder, "NEW")
         if before.kinds != after.kinds:
-            shapes = before.kinds.items() ^ after.kinds.items()
+            shapes = before.kinds ^ after.kinds
             raise ConfigurationError(
-                f"NEW: {arguments.new} has other variables than OLD, such as {min(name for name, _ in shapes)}; use "
+                f"NEW: {arguments.new} has other variables than OLD, such as {min(name for name, *_ in shapes)}; use "
                 "all of NEW."
             )
         partial = output.with_name(f".{output.name}.partial")
@@ -85,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     size = sum(file.stat().st_size for file in output.iterdir()) / 2**20
-    rows = sum(each["changed"] for each in changed if "rows" in each)
-    whole = sum("rows" not in each for each in changed)
+    rows = sum(each.get("changed", 0) for each in changed)
+    whole = sum("changed" not in each for each in changed)
     print(f"{output}: {rows:,} rows of tables and {whole} whole arrays have changed; {size:,.1f} MiB")
     return 0
 
@@ -108,8 +109,13 @@ class _Variables:
         }
         """By name, of the variables with numbers."""
         self._types = {name: types[name] for name in self.shapes}
-        self.kinds = {name: (shape, self._types[name]) for name, shape in self.shapes.items()}
-        """Shapes and types by name."""
+        self.growing = {name.removesuffix(IDS) for name in self.shapes if name.endswith(IDS)} & self.shapes.keys()
+        """The names of the tables that grow: the variable NAME/ids has the ids of their rows, in ascending order."""
+        of_rows = self.growing | {name + IDS for name in self.growing}
+        self.kinds = {
+            (name, shape[1:] if name in of_rows else shape, self._types[name]) for name, shape in self.shapes.items()
+        }
+        """Names, shapes and types, of tables that grow without the number of rows."""
         self._session = tf1.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._name, self._part = (tf1.placeholder(tf.string, []) for _ in range(2))
@@ -154,7 +160,12 @@ class _Variables:
 
 def _write(folder: Path, before: _Variables, after: _Variables) -> Iterator[dict[str, Any]]:
     """Write the variables that differ to a folder; yield an entry of the list for each."""
+    for name in sorted(after.growing):
+        yield from _write_growing(folder, name, before, after)
+    of_rows = after.growing | {name + IDS for name in after.growing}
     for name, shape in after.shapes.items():
+        if name in of_rows:
+            continue
         rows = np.concatenate([_changed(name, *each, before, after) for each in after.slices(name)])
         if not len(rows):
             continue
@@ -167,6 +178,30 @@ def _write(folder: Path, before: _Variables, after: _Variables) -> Iterator[dict
             rows = np.arange(shape[0] if shape else 1)
         _write_rows(folder / entry["values"], name, rows, after)
         yield entry
+
+
+def _write_growing(folder: Path, name: str, before: _Variables, after: _Variables) -> Iterator[dict[str, Any]]:
+    """Write the rows of a table that grows which are new or differ, and the ids of those that are gone."""
+    old, new = (each.read(name + IDS, 0, each.shapes[name + IDS][0]) for each in (before, after))
+    parts = []
+    for start, end in after.slices(name):
+        values, ids = after.read(name, start, end), new[start:end]
+        first, last = np.searchsorted(old, ids[0]), np.searchsorted(old, ids[-1], side="right")
+        known, earlier = old[first:last], np.zeros_like(values)
+        is_known = np.isin(ids, known)
+        if len(known):
+            earlier[is_known] = before.read(name, first, last)[np.searchsorted(known, ids[is_known])]
+        differs = (_as_bytes(values, len(ids)) != _as_bytes(earlier, len(ids))).any(axis=1) | ~is_known
+        parts.append((ids[differs], values[differs]))
+    removed = old[~np.isin(old, new)]
+    if not len(removed) and not any(len(ids) for ids, _ in parts):
+        return
+    stem = str(len([*folder.glob("*.values.npy")]))
+    files = {kind: f"{stem}.{kind}.npy" for kind in ("ids", "values", "removed")}
+    arrays = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    for file, array in zip(files.values(), [*arrays, removed], strict=True):
+        np.save(folder / file, array)
+    yield {"name": name, "shape": after.shapes[name], **files, "changed": len(arrays[0]), "gone": len(removed)}
 
 
 def _changed(name: str, start: int, end: int, before: _Variables, after: _Variables) -> Array:
