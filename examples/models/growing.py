@@ -69,5 +69,5 @@ def model() -> keras.Model:
     for units in (32, 16):
         x = layers.Dense(units, activation="relu")(x)
     made = keras.Model({"user": user, "item": item}, layers.Dense(1, activation="sigmoid")(x))
-    made.compile(keras.optimizers.Adagrad(0.05), "binary_crossentropy", metrics=["AUC"])
+    made.compile(keras.optimizers.Adagrad(0.05), "binary_crossentropy", metrics=["auc"])
     return made

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes.trainers import PATIENCE, Trainer
-from trainer.checkpoint.table_files import StoredArrays
+from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_for_line, wait_until
+from trainer.checkpoint.table_files import DynamicRows, StoredArrays
+from trainer.kernels import library
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 EVALUATE = """
@@ -72,6 +73,30 @@ def test_tables_move_to_another_number_of_parameter_servers(trainer: Trainer, mo
     assert "of_user/embeddings (300,000 x" in (trainer.folder / "run" / "logs" / "worker-0.log").read_text()
     assert after["global_step"] >= 400  # as asynchronous as the first run
     assert 0.65 < before["test_auc"] < after["test_auc"]
+
+
+def ids_of(checkpoint: str) -> set[int]:
+    """The ids that have rows in the example's table of items."""
+    rows = StoredArrays(checkpoint).rows("of_item/embeddings")
+    assert isinstance(rows, DynamicRows)
+    return {*rows.ids.tolist()}
+
+
+@pytest.mark.skipif(library.load() is None, reason="there is no compiler of C++")
+def test_a_table_that_grows_survives_a_lost_server_and_moves_to_another_number(trainer: Trainer) -> None:
+    settings: list[str | Path] = ["--model", MODELS / "growing.py", "--workers=2", "--train_dir=run"]
+    launched = trainer.start("launch", *settings, "--ps=2", "--train_steps=3000", "--save_steps=200")
+    log = trainer.folder / "run" / "logs" / "worker-0.log"
+    wait_until(lambda: step_in(log) > 500 or launched.poll())
+    trainer.task("ps", 1).kill()
+    assert launched.wait(2 * PATIENCE) == 0
+    wait_for_line(log, "restored", "the tables on ps 0 stay as they are")
+    wait_for_line(log, "of_item/embeddings has rows for")
+    before = ids_of(str(trainer.folder / "run" / "model.ckpt-3000"))
+    after = trainer.launch(*settings, "--ps=1", "--sync_replicas=false", "--train_steps=3200")
+    kept = before & ids_of(str(trainer.folder / "run" / f"model.ckpt-{after['global_step']}"))
+    assert len(kept) > 0.9 * len(before), "a few had to leave for new ones"
+    assert after["test_auc"] > 0.7
 
 
 STOPS = """
