@@ -305,6 +305,10 @@ class TaskSettings:
         "loss)",
     )
     export: Literal["best", "last"] = _setting("best", "checkpoint to export as the SavedModel at the end")
+    publish_seconds: Seconds | None = _setting(
+        None,
+        "seconds between two deltas of the model, which servers follow while the run trains (default: none)",
+    )
     on_divergence: Literal["warn", "stop", "restore"] = _setting(
         "warn",
         "when the loss is not finite, or far above its earlier values for 1,000 steps: warn, stop the run (exit code "

@@ -249,6 +249,34 @@ class CheckpointManager:
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
 
+    @property
+    def has_bases(self) -> bool:
+        """Whether snapshots can be taken: the tables are read."""
+        return self._tables.has_bases
+
+    def save_beside(self, folder: Path, use: Callable[[str, Snapshot], None]) -> None:
+        """Save a checkpoint outside of the list to a folder, beside training, and let it be used in the thread.
+
+        Raises:
+            SupersededError: another chief has claimed the training directory.
+        """
+        self._in_snapshot(None, lambda snapshot: use(self._write(snapshot, folder), snapshot))
+
+    def read_changes(self, since: int, use: Callable[[Snapshot], None]) -> None:
+        """Take a snapshot with the rows that have changed in this period or later, and let it be used in a thread.
+
+        Raises:
+            SupersededError: another chief has claimed the training directory.
+        """
+        self._in_snapshot(since, use)
+
+    def _in_snapshot(self, since: int | None, use: Callable[[Snapshot], None]) -> None:
+        with self._saving:
+            self._directory.check_writer()
+            snapshot = self._saver.snapshot(self._session, since)
+            self._fetched.clear()
+            self._writing.start(lambda: self._in_thread(lambda: use(snapshot) if self._fetch(snapshot) else None))
+
     def _has_tables(self) -> bool:
         """Wait for the tables to be read, or read them; return whether that worked.
 

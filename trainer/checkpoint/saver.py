@@ -11,7 +11,7 @@ Tables are in files of their own (`trainer.checkpoint.table_files`).
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.checkpoint.files import COURSE, GLOBAL_STEP, OF_ANY_SIZE, course_of
-from trainer.checkpoint.table_files import StoredArrays
+from trainer.checkpoint.table_files import Changes, StoredArrays, Table
 from trainer.checkpoint.table_saver import TableSaver, TableSnapshot
 from trainer.shards.course import Course
 from trainer.shards.parameters import Layout, Shard
@@ -58,6 +58,20 @@ class Snapshot:
     def is_finite(self) -> bool:
         """Whether all parameters are finite: of tables, those that have changed."""
         return self._writer.is_finite(self.fetch())
+
+    @property
+    def period(self) -> int:
+        """That which began with it: rows that change later are marked with it or a later one."""
+        return self.fetch().tables.period
+
+    def parameters(self, averaged: bool) -> dict[str, Array]:
+        """The values of the parameters but for tables, by name; with `averaged` the averages of `use_ema`."""
+        return self._writer.parameters(self.fetch(), averaged)
+
+    def changes(self) -> Iterator[tuple[Table, Changes]]:
+        """The tables, each with the rows that have changed."""
+        values = self.fetch().tables.changes
+        return zip(self._writer.tables, values, strict=True) if values else iter(())
 
     def write(self, stem: Path, may_merge: bool = True) -> str:
         """Write a checkpoint and return its path, STEM-STEP. `may_merge` allows new bases for its tables.
@@ -145,8 +159,11 @@ class Saver:
             self.tables.read_bases(session, stem.parent)
         return self.snapshot(session).write(stem)
 
-    def snapshot(self, session: Session) -> Snapshot:
+    def snapshot(self, session: Session, since: int | None = None) -> Snapshot:
         """Take a snapshot of all shards. Take none before the previous one is fetched.
+
+        With `since`, it has the rows of tables that have changed in this period or later, to be read and not to be
+        written. By default it has those that have changed since the bases.
 
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
         servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
@@ -156,7 +173,7 @@ class Saver:
             step, *values = session.run(self._read)
             more = more_at(int(step))
             return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session), more), self._writer)
-        step = int(session.run(self._stage, self.tables.begin_period()))
+        step = int(session.run(self._stage, self.tables.begin_period(since)))
         more = more_at(step)
 
         def fetch() -> _Values:
@@ -377,6 +394,27 @@ class _Writer:
         self._tables = tables
         self._session: Session = None
 
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The tables of a snapshot."""
+        return self._tables.tables
+
+    def _arrays_of(self, values: _Values) -> dict[str, Array]:
+        """The arrays of the parameters and of the slots, by name."""
+        arrays: dict[str, Array] = {}
+        rest = list(values.arrays)
+        for suffix, (count, shapes) in self._vectors.items():
+            vectors, rest = rest[:count], rest[count:]
+            arrays |= {name + suffix: array for name, array in _split(vectors, shapes).items()}
+        return arrays
+
+    def parameters(self, values: _Values, averaged: bool) -> dict[str, Array]:
+        """The values of the parameters but for tables, by name."""
+        arrays = self._arrays_of(values)
+        names = self._vectors[""][1]
+        suffix = f"/{AVERAGE}" if averaged else ""
+        return {name: arrays.get(name + suffix, arrays[name]) for name in names}
+
     def is_finite(self, values: _Values) -> bool:
         """Whether all parameters are finite."""
         dense = values.arrays[: self._parameters]
@@ -384,11 +422,7 @@ class _Writer:
 
     def write(self, path: str, step: int, values: _Values, may_merge: bool) -> None:
         """Write a checkpoint of these values."""
-        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64), **values.more}
-        rest = list(values.arrays)
-        for suffix, (count, shapes) in self._vectors.items():
-            vectors, rest = rest[:count], rest[count:]
-            arrays |= {name + suffix: array for name, array in _split(vectors, shapes).items()}
+        arrays = {GLOBAL_STEP: np.array(step, np.int64), **values.more, **self._arrays_of(values)}
         if self._session is None:
             self._build(arrays)
         self._session.run(self._save, {self._path: path, **{self._arrays[name]: arrays[name] for name in arrays}})

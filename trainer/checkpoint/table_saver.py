@@ -158,11 +158,20 @@ class TableSaver:
             self._is_base_finite &= _is_finite(table, found)
             yield found
 
-    def begin_period(self) -> dict[Tensor, int]:
-        """What the ops of `stage` must be fed with. They need bases."""
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The tables."""
+        return self._tables
+
+    def begin_period(self, since: int | None = None) -> dict[Tensor, int]:
+        """What the ops of `stage` must be fed with. They need bases.
+
+        Args:
+            since: The first period whose changes the snapshot has; by default that of the base of each table.
+        """
         self._now += 1
-        since = {each: first for each, (_, first) in zip(self._since, self._bases, strict=True)}
-        return {self._period: self._now, **since}
+        firsts = [first if since is None else since for _, first in self._bases]
+        return {self._period: self._now, **dict(zip(self._since, firsts, strict=True))}
 
     def fetch(self, session: Session) -> TableSnapshot:
         """Fetch the rows that the ops of `stage` keep, and drop them there.

@@ -2,26 +2,33 @@
 
 A table that grows is a matrix of its rows in the order of their ids, and these, NAME/ids: a lookup is a binary search,
 so that a program which loads the model needs no op of ours, and no hash table in memory. Other ids read zeros.
+A server that follows a run puts the rows of new ids into NAME/new_rows and NAME/new_ids, in the order of these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from trainer.checkpoint.sliced_saver import SlicedSaver
 from trainer.checkpoint.table_files import Array, DynamicRows, StoredRows
+from trainer.dynamic.ids import NO_ID
 from trainer.evaluate import stored_tables
+from trainer.export.export_folder import IDS, NEW_IDS, NEW_ROWS
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import without_op_callbacks
 from trainer.tensorflow_types import Graph, Tensor, Variable
 
 
-def create_variables(shapes: Mapping[str, Sequence[int]], dtype: object = tf.float32) -> dict[str, Variable]:
+def create_variables(shapes: Mapping[str, Sequence[int | None]], dtype: object = tf.float32) -> dict[str, Variable]:
     """Add variables of these names to the default graph. Their initial values are placeholders."""
+
+    def create(name: str, shape: Sequence[int | None]) -> Variable:
+        value = tf1.placeholder(dtype, shape)
+        return tf1.get_variable(name, initializer=value, use_resource=True, validate_shape=None not in shape)
+
     with without_op_callbacks():  # with them, TensorFlow's saver does not know a variable
-        return {
-            name: tf1.get_variable(name, initializer=tf1.placeholder(dtype, shape), use_resource=True)
-            for name, shape in shapes.items()
-        }
+        return {name: create(name, shape) for name, shape in shapes.items()}
 
 
 class ExportedTables:
@@ -33,10 +40,11 @@ class ExportedTables:
         self._growing = {name: each for name, each in tables.items() if isinstance(each, DynamicRows)}
         shapes = {name: tables[name].shape if name in tables else each.shape for name, each in parameters.items()}
         self._variables = create_variables(shapes)
-        self._ids = {
-            name: create_variables({f"{name}/ids": [len(each.ids)]}, tf.int64)[f"{name}/ids"]
-            for name, each in self._growing.items()
-        }
+        self._ids, self._new_ids = (
+            {name: _create(name + end, shape(each), tf.int64) for name, each in self._growing.items()}
+            for end, shape in ((IDS, lambda each: [len(each.ids)]), (NEW_IDS, lambda _: [None]))
+        )
+        self._new_rows = {name: _create(name + NEW_ROWS, [None, each.shape[1]]) for name, each in self._growing.items()}
         self._kept: list[Graph] = []
 
     def add(
@@ -53,18 +61,29 @@ class ExportedTables:
     def _look_up(self, name: str, ids: Tensor | None, wanted: Tensor) -> Tensor:
         """Read a table that grows."""
         assert ids is not None  # noqa: S101 - only its layer reads it
-        known, rows = self._ids[name].read_value(), self._variables[name]
-        if not len(self._growing[name].ids):
-            return tf.zeros(tf.concat([tf.shape(ids), [rows.shape[1]]], axis=0), wanted.dtype)
         flat = tf.reshape(ids, [-1])
-        places = tf.minimum(tf.searchsorted(known, flat, out_type=tf.int64), len(self._growing[name].ids) - 1)
-        is_known = tf.cast(tf.equal(tf.gather(known, places), flat), tf.float32)[:, None]
-        found = rows.sparse_read(places) * is_known
-        return tf.cast(tf.reshape(found, tf.concat([tf.shape(ids), [rows.shape[1]]], axis=0)), wanted.dtype)
+        found = _find(self._new_ids[name], self._new_rows[name], flat)
+        if len(self._growing[name].ids):
+            found += _find(self._ids[name], self._variables[name], flat)
+        return tf.cast(tf.reshape(found, tf.concat([tf.shape(ids), tf.shape(found)[1:]], axis=0)), wanted.dtype)
 
     def saver(self, dense: Mapping[str, Array]) -> SlicedSaver:
         """What writes the variables: the tables, and these other arrays by name."""
         of = {name: each.op.name for name, each in self._variables.items()}
         whole = {of[name]: value for name, value in dense.items()}
-        whole |= {self._ids[name].op.name: each.ids for name, each in self._growing.items()}
+        for name, each in self._growing.items():
+            whole |= {self._ids[name].op.name: each.ids, self._new_ids[name].op.name: np.array([NO_ID])}
+            whole[self._new_rows[name].op.name] = np.zeros((1, each.shape[1]), np.float32)
         return SlicedSaver(whole, {of[name]: each for name, each in self._tables.items()})
+
+
+def _create(name: str, shape: Sequence[int | None], dtype: object = tf.float32) -> Variable:
+    return create_variables({name: shape}, dtype)[name]
+
+
+def _find(known: Variable, rows: Variable, ids: Tensor) -> Tensor:
+    """The rows of ids, float32 [n, dim]; zeros where they are not known. The known ids, at least one, are ascending."""
+    keys = known.read_value()
+    places = tf.minimum(tf.searchsorted(keys, ids, out_type=tf.int64), tf.size(keys, tf.int64) - 1)
+    is_known = tf.cast(tf.equal(tf.gather(keys, places), ids), tf.float32)[:, None]
+    return rows.sparse_read(places) * is_known

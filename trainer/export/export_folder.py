@@ -15,6 +15,8 @@ DATA = "data.json"
 OUTPUT = "output"
 """The fact what a classifier gives: PROBABILITIES of its classes or, by one number for each example, the PROBABILITY or
 the LOGIT of the second of two classes."""
+IDS, NEW_IDS, NEW_ROWS = "/ids", "/new_ids", "/new_rows"
+"""What the names of the variables end with that a table which grows has beside its rows."""
 CANDIDATE = "candidate"
 """The fact which input identifies a candidate of a retrieval model."""
 PROBABILITIES, PROBABILITY, LOGIT = "probabilities", "probability", "logit"

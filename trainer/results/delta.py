@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from trainer.config import Parser
 from trainer.errors import ConfigurationError
-from trainer.export.export_folder import digest
+from trainer.export.export_folder import IDS, digest
 from trainer.results import named_model
 from trainer.results.named_model import open_model
 
 Array = npt.NDArray[Any]
 
 LIST = "delta.json"
-IDS = "/ids"
 SLICE_BYTES = 32 << 20
 """What is read of a variable at once."""
 ROWS_SHARE = 0.5

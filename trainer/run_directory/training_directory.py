@@ -12,6 +12,8 @@
     settings.yaml                   the settings of the run's chief; `--config` reads it
     result.json                     the run's progress, its best and last score, and its result when it is done
     export/STEP/                    the trained model as a SavedModel
+    deltas/NUMBER.npz               what has changed in the model, for servers that follow the run
+    .publishing/                    a checkpoint that becomes an export while the run trains
     train/, test/                   TensorBoard summaries
     test/evaluations.jsonl          the evaluator's evaluations
     test/evaluator                  the evaluator touches this file while it runs
@@ -93,6 +95,21 @@ class TrainingDirectory:
     def saving(self) -> Path:
         """The folder of a checkpoint that is being written."""
         return self.path / ".saving"
+
+    @property
+    def publishing(self) -> Path:
+        """The folder of a checkpoint that becomes an export while the run trains."""
+        return self.path / ".publishing"
+
+    @property
+    def exports(self) -> Path:
+        """The folder of the exports."""
+        return self.path / "export"
+
+    @property
+    def deltas(self) -> Path:
+        """The folder of the deltas."""
+        return self.path / "deltas"
 
     @property
     def evaluating(self) -> Path:

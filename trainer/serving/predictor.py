@@ -55,8 +55,8 @@ class Predictor:
         Raises:
             ConfigurationError: the folder has no SavedModel, or none with this signature.
         """
-        self._session, self._inputs, outputs = saved_model.load(folder, f"MODEL: the model {folder}")
-        with self._session.graph.as_default():
+        self.session, self._inputs, outputs = saved_model.load(folder, f"MODEL: the model {folder}")
+        with self.session.graph.as_default():
             self._outputs = {name: _plain(each) for name, each in outputs.items()}
         self.inputs = {name: _spec(each) for name, each in self._inputs.items()}
         self.outputs = {name: _spec(each) for name, each in self._outputs.items()}
@@ -83,7 +83,7 @@ class Predictor:
             sizes = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
             raise BadRequestError(f"the inputs have different numbers of rows: {sizes}.")
         try:
-            found = self._session.run(self._outputs, {self._inputs[name]: array for name, array in arrays.items()})
+            found = self.session.run(self._outputs, {self._inputs[name]: array for name, array in arrays.items()})
         except tf.errors.InvalidArgumentError as error:  # such as a number of a word that the model does not know
             raise BadRequestError(f"the model cannot use these values: {brief(error).rstrip('.')}.") from None
         return {name: np.asarray(array) for name, array in found.items()}

@@ -67,6 +67,8 @@ class Chief(Callback):
         """The global step of the last hooks for which the others waited."""
         self._sums: Array | None = None
         """Those of the epoch that ends, while it is saved."""
+        if run.publication:
+            run.publication.begin()
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -330,6 +332,8 @@ class Chief(Callback):
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
+        if self._run.publication:
+            self._run.publication.publish_if_due(self.checkpoints, self._run.writing.is_busy)
 
     def _wait_for_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """End an epoch while the others wait for it."""
@@ -398,6 +402,8 @@ class Chief(Callback):
             if fit.has_ended_epoch(step) and not fit.is_over:  # with a step of another replica
                 self._wait_for_epoch(fit, totals, step)
             self._end_callbacks(fit)
+        if self._run.publication and is_complete:
+            self._run.publication.publish_last(self.checkpoints, self._run.writing.wait)
         self._has_saved_the_end = self.checkpoints.save_and_wait(may_merge=False)
         if self._has_saved_the_end or not is_complete:
             return

@@ -38,6 +38,7 @@ from trainer.training.classifier_pictures import ClassifierPictures, write_embed
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.publication import Publication
 from trainer.training.run_context import RunContext
 from trainer.training.run_record import RunRecord
 
@@ -142,6 +143,7 @@ class ChiefRun:
             self.was_done and not has_all_steps,
             self._fit,
             problem.model.optimizer,
+            self._make_publication(),
         )
         self._evaluator: CheckpointEvaluator | None = None
         """That of the candidates."""
@@ -169,6 +171,14 @@ class ChiefRun:
         """How long to wait for the other tasks: after the end of the run they may have gone for good."""
         seconds = self._context.settings.wait_seconds
         return min(seconds, START_SECONDS) if self.was_done else seconds
+
+    def _make_publication(self) -> Publication | None:
+        """That of the model while it trains, if the settings want it."""
+        seconds, optimizer = self._context.settings.publish_seconds, self._problem.model.optimizer
+        if seconds is None or self.was_done:
+            return None
+        averaged = optimizer is not None and bool(optimizer.use_ema)
+        return Publication(seconds, self._directory, self._problem.evaluator, self._export_facts(), averaged)
 
     def _make_evaluator(self) -> CheckpointEvaluator:
         self._evaluator = self._problem.evaluator()
@@ -208,6 +218,8 @@ class ChiefRun:
                 stack.enter_context(self._evaluation)
             if self._fit:
                 stack.enter_context(self._fit)
+            if self._shared.publication:
+                stack.callback(self._shared.publication.end)
             evaluator = stack.enter_context(self._problem.evaluator())
             try:
                 score = evaluator.score(self.checkpoint)
@@ -280,12 +292,16 @@ class ChiefRun:
 
     def _export_to(self, evaluator: CheckpointEvaluator, step: int) -> Path:
         """Export what the evaluator holds; return the folder."""
-        export = self._directory.path / "export" / str(step)
+        export = self._directory.exports / str(step)
         export.parent.mkdir(exist_ok=True)
+        evaluator.export(export, self._export_facts())
+        return export
+
+    def _export_facts(self) -> dict[str, Any]:
+        """The facts of an export."""
         dataset = self._problem.dataset
         plan = {"plan": dataset.plan.to_json()} if dataset.plan else {}
-        evaluator.export(export, {**dataset.description, **plan, "model": self._context.settings.model})
-        return export
+        return {**dataset.description, **plan, "model": self._context.settings.model}
 
     def _write_failure(self, evaluator: CheckpointEvaluator, error: ModelError) -> None:
         """Export the last checkpoint, which cannot be evaluated, and write that the run has failed."""

@@ -14,6 +14,7 @@ from trainer.tensorflow.private import eager_mode
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.publication import Publication
 from trainer.training.run_record import RunRecord
 
 
@@ -43,6 +44,8 @@ class RunContext:
     """Keras's callbacks, if the model's file has any."""
     optimizer: Any = None
     """That of the model's compile(), if it has one."""
+    publication: Publication | None = None
+    """Of the model while it trains, if that is wanted."""
 
     def saved(self, note_save: Callable[[int], None]) -> SavedRun:
         """What the checkpoints of the run need. `note_save` is called with the global step of each one."""
