@@ -158,7 +158,8 @@ def test_each_delta_is_applied_as_a_whole(run: Path) -> None:
 
 def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 255
+    for place in range(len(content) // 4, len(content) // 2):
+        content[place] ^= 255
     file.write_bytes(content)
 
 

@@ -100,7 +100,7 @@ class CheckpointManager:
         self._candidate_failures = WriteFailures("a checkpoint for the next evaluation")
         self._saving = threading.Lock()
         self._fetched = threading.Event()
-        """Whether the last snapshot is in the memory of this process."""
+        """Whether the last snapshot is in the memory of this process: another one would take its place."""
         self._fetched.set()
 
     def begin(self) -> None:
@@ -195,6 +195,7 @@ class CheckpointManager:
             SupersededError: another chief has claimed the training directory.
         """
         with self._saving:
+            self._fetched.wait()
             began = self._saved_time = time.monotonic()
             self._directory.check_writer()
             step = self._global_step()
@@ -239,6 +240,7 @@ class CheckpointManager:
             SupersededError: another chief has claimed the training directory.
         """
         with self._saving:
+            self._fetched.wait()
             began = time.monotonic()
             self._directory.check_writer()
             if not self._tables.has_bases:
@@ -272,6 +274,7 @@ class CheckpointManager:
 
     def _in_snapshot(self, since: int | None, use: Callable[[Snapshot], None]) -> None:
         with self._saving:
+            self._fetched.wait()
             self._directory.check_writer()
             snapshot = self._saver.snapshot(self._session, since)
             self._fetched.clear()

@@ -74,7 +74,8 @@ class ExportedTables:
         for name, each in self._growing.items():
             whole |= {self._ids[name].op.name: each.ids, self._new_ids[name].op.name: np.array([NO_ID])}
             whole[self._new_rows[name].op.name] = np.zeros((1, each.shape[1]), np.float32)
-        return SlicedSaver(whole, {of[name]: each for name, each in self._tables.items()})
+        whole |= {of[name]: each.between(0, 0) for name, each in self._tables.items() if not each.shape[0]}
+        return SlicedSaver(whole, {of[name]: each for name, each in self._tables.items() if each.shape[0]})
 
 
 def _create(name: str, shape: Sequence[int | None], dtype: object = tf.float32) -> Variable:

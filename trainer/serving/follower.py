@@ -156,16 +156,3 @@ class Follower:
         if why != self._said:
             self._said = why
             self._report(f"{why}: the model stays at {self.version} until the next export")
-
-
-def wait_for(directory: Path, report: Callable[[str], None], seconds: float) -> Follower:
-    """Wait for the first export of a run, and follow it."""
-    said = False
-    while True:
-        try:
-            return Follower(directory, report)
-        except AbsentError as error:
-            if not said:
-                report(f"waiting for the model: {error}")
-            said = True
-        time.sleep(seconds)

@@ -14,19 +14,28 @@ from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.utils.numpy_codec import from_np_dtype
+from prometheus_client import Gauge
 
 from trainer.serving import rest_v1
+from trainer.serving.follower import Follower
 from trainer.serving.predictor import Array, BadRequestError, Predictor, TensorSpec
 from trainer.serving.sources import Source
 
+VERSION_HEADER = "x-model-version"
+"""Of a response: the export and the delta of the model that has answered."""
+
 
 class ServedModel(Model):  # type: ignore[misc] # KServe has no types
-    """A predictor with the name and the version of its model."""
+    """A predictor, or the model of a run that it follows, with its name and its version."""
 
-    def __init__(self, source: Source, predictor: Predictor) -> None:
-        super().__init__(source.name)
-        self._version, self._predictor = source.version, predictor
+    def __init__(self, source: Source, served: Predictor | Follower) -> None:
+        super().__init__(source.name, return_response_headers=isinstance(served, Follower))
+        self._version, self._served = source.version, served
         self.ready = True
+
+    @property
+    def _predictor(self) -> Predictor:
+        return self._served.predictor if isinstance(self._served, Follower) else self._served
 
     def get_input_types(self) -> list[dict[str, Any]]:
         return _describe(self._predictor.inputs)
@@ -34,50 +43,88 @@ class ServedModel(Model):  # type: ignore[misc] # KServe has no types
     def get_output_types(self) -> list[dict[str, Any]]:
         return _describe(self._predictor.outputs)
 
-    async def predict(self, payload: Any, headers: Mapping[str, str] | None = None) -> Any:
+    async def predict(
+        self, payload: Any, headers: Mapping[str, str] | None = None, response_headers: dict[str, str] | None = None
+    ) -> Any:
         answer = self._infer if isinstance(payload, InferRequest) else self._predict
         try:
-            return await asyncio.to_thread(answer, payload)  # meanwhile the server answers others
+            response, version = await asyncio.to_thread(answer, payload)  # meanwhile the server answers others
         except BadRequestError as error:
             raise InvalidInput(str(error)) from None
+        if response_headers is not None:
+            response_headers[VERSION_HEADER] = version
+        return response
 
-    def _predict(self, body: Any) -> dict[str, Any]:
-        """A request of the V1 protocol."""
+    def _answer(self, values: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
+        """The outputs, and the version of the model that has computed them."""
+        if isinstance(self._served, Follower):
+            outputs, version = self._served.predict(values)
+            return outputs, str(version)
+        return self._served.predict(values), self._version
+
+    def _predict(self, body: Any) -> tuple[dict[str, Any], str]:
+        """Answer a request of the V1 protocol."""
         request = rest_v1.parse(body, self._predictor.inputs)
-        return rest_v1.respond(self._predictor.predict(request.values), request, self._predictor.classes)
+        outputs, version = self._answer(request.values)
+        return rest_v1.respond(outputs, request, self._predictor.classes), version
 
-    def _infer(self, request: Any) -> Any:
-        """A request of the Open Inference Protocol."""
-        outputs = self._predictor.predict({each.name: _array(each) for each in request.inputs})
-        return InferResponse(
+    def _infer(self, request: Any) -> tuple[Any, str]:
+        """Answer a request of the Open Inference Protocol."""
+        outputs, version = self._answer({each.name: _array(each) for each in request.inputs})
+        response = InferResponse(
             response_id=request.id,
             model_name=self.name,
-            model_version=self._version,
+            model_version=version,
             infer_outputs=[_output(name, array, request.from_grpc) for name, array in outputs.items()],
             use_binary_outputs=request.use_binary_outputs,
             requested_outputs=request.request_outputs,
         )
+        return response, version
 
 
 class _OneModel(ModelRepositoryExtension):  # type: ignore[misc]
-    """Refuses to load and unload models: otherwise, any client could take away the only one."""
+    """Refuses to load and unload models: otherwise, any client could take away the only one.
+
+    To load a model that follows a run rolls it back to its export.
+    """
+
+    def __init__(self, registered: Any, follower: Follower | None) -> None:
+        super().__init__(registered)
+        self._follower = follower
 
     async def load(self, model_name: str) -> None:
+        if self._follower is None:
+            await self.unload(model_name)
+        else:
+            await asyncio.to_thread(self._follower.roll_back)
+
+    async def unload(self, model_name: str) -> None:
         raise InvalidInput("this server has one model, which cannot be loaded or unloaded.")
 
-    unload = load
 
-
-def serve(source: Source, predictor: Predictor, http_port: int, grpc_port: int, grace_seconds: int) -> None:
+def serve(source: Source, served: Predictor | Follower, http_port: int, grpc_port: int, grace_seconds: int) -> None:
     """Serve a model until a signal, and then finish the requests that have begun."""
+    follower = served if isinstance(served, Follower) else None
     server = ModelServer(
         http_port=http_port, grpc_port=grpc_port, grace_period=grace_seconds, enable_latency_logging=False
     )
-    server.model_repository_extension = _OneModel(server.registered_models)
+    server.model_repository_extension = _OneModel(server.registered_models, follower)
     logging.getLogger("kserve").addFilter(_shorten)
     logging.getLogger("kserve.trace").setLevel(logging.WARNING)  # two lines for each request
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")  # KServe uses it
-    server.start([ServedModel(source, predictor)])
+    if follower:
+        _measure(follower)
+        follower.start()
+    server.start([ServedModel(source, served)])
+
+
+def _measure(follower: Follower) -> None:
+    """Add the metrics of a model that follows a run."""
+    Gauge("trainer_model_delta", "The last delta that the model has").set_function(lambda: follower.version.number)
+    Gauge("trainer_model_step", "The global step of the model's values").set_function(lambda: follower.step)
+    Gauge("trainer_model_timestamp_seconds", "When the model had these values, in seconds since 1970").set_function(
+        lambda: follower.seconds
+    )
 
 
 def _shorten(record: logging.LogRecord) -> bool:

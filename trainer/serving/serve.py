@@ -7,10 +7,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.config import Parser
 from trainer.errors import AbsentError, StoreError
 from trainer.serving import sources
+
+if TYPE_CHECKING:
+    from trainer.serving.follower import Follower
+    from trainer.serving.predictor import Predictor
 
 MODEL = "/model"
 """Where the image of a packaged model has it."""
@@ -40,6 +45,11 @@ def read(words: Sequence[str]) -> argparse.Namespace:
         "--name", help="the model's name in URLs (default: that of the packaged or registered model, or of the data)"
     )
     parser.add_argument("--tracking_uri", metavar="URI", help="MLflow server (default: MLFLOW_TRACKING_URI)")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="follow a run that trains with publish_seconds: take over what it learns while it answers requests",
+    )
     parser.add_argument("--wait", action="store_true", help="wait until the model is there and MLflow responds")
     parser.add_argument("--http_port", metavar="N", type=_port, default=8080, help="default: %(default)s")
     parser.add_argument("--grpc_port", metavar="N", type=_port, default=8081, help="default: %(default)s")
@@ -65,14 +75,38 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     with tempfile.TemporaryDirectory() as folder:
         source = _find(arguments, Path(folder))
-        from trainer.serving.predictor import Predictor
-
-        predictor = Predictor(source.export)
+        served = _follow(arguments) if arguments.follow else _load(source)
     sys.argv = sys.argv[:1]  # KServe reads the command line when it is imported
     from trainer.serving import kserve_model
 
-    kserve_model.serve(source, predictor, arguments.http_port, arguments.grpc_port, arguments.grace_seconds)
+    kserve_model.serve(source, served, arguments.http_port, arguments.grpc_port, arguments.grace_seconds)
     return 0
+
+
+def _load(source: sources.Source) -> "Predictor":
+    from trainer.serving.predictor import Predictor  # slow
+
+    return Predictor(source.export)
+
+
+def _follow(arguments: argparse.Namespace) -> "Follower":
+    from trainer.serving.follower import Follower  # slow
+
+    said: list[str] = []
+    while True:
+        try:
+            return Follower(Path(arguments.model), _say)
+        except AbsentError as error:
+            if not arguments.wait:
+                raise
+            if str(error) not in said:
+                said.append(str(error))
+                _say(f"waiting for the model: {error}")
+        time.sleep(WAIT_SECONDS)
+
+
+def _say(sentence: str) -> None:
+    print(f"trainer: {sentence}", file=sys.stderr, flush=True)
 
 
 def _find(arguments: argparse.Namespace, folder: Path) -> sources.Source:
@@ -86,7 +120,7 @@ def _find(arguments: argparse.Namespace, folder: Path) -> sources.Source:
                 raise
             if str(error) != said:
                 said = str(error)
-                print(f"trainer: waiting for the model: {said}", file=sys.stderr, flush=True)
+                _say(f"waiting for the model: {said}")
         time.sleep(WAIT_SECONDS)
 
 

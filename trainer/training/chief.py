@@ -67,8 +67,6 @@ class Chief(Callback):
         """The global step of the last hooks for which the others waited."""
         self._sums: Array | None = None
         """Those of the epoch that ends, while it is saved."""
-        if run.publication:
-            run.publication.begin()
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -76,6 +74,8 @@ class Chief(Callback):
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._run.publication:
+            self._run.publication.stop()
         self._profile.stop()
         self._summaries.close()
 
@@ -260,6 +260,8 @@ class Chief(Callback):
     def on_train_begin(self) -> None:
         self._watchdog.save_before_exit = self.save_before_exit
         self.checkpoints.begin()
+        if self._run.publication:
+            self._run.publication.begin(self.checkpoints, self._run.writing)
         if self._run.fit:
             assert self._course.epochs  # noqa: S101 - or there would be no callbacks
             step = int(self._session.run(self._replica.global_step))
@@ -332,8 +334,6 @@ class Chief(Callback):
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
-        if self._run.publication:
-            self._run.publication.publish_if_due(self.checkpoints, self._run.writing.is_busy)
 
     def _wait_for_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """End an epoch while the others wait for it."""
@@ -402,6 +402,8 @@ class Chief(Callback):
             if fit.has_ended_epoch(step) and not fit.is_over:  # with a step of another replica
                 self._wait_for_epoch(fit, totals, step)
             self._end_callbacks(fit)
+        if self._run.publication:
+            self._run.publication.stop()
         if self._run.publication and is_complete:
             self._run.publication.publish_last(self.checkpoints, self._run.writing.wait)
         self._has_saved_the_end = self.checkpoints.save_and_wait(may_merge=False)

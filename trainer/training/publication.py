@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.saver import Snapshot
 from trainer.checkpoint.table_files import Changes, Table
 from trainer.dynamic.ids import NO_ID
+from trainer.errors import SupersededError
 from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.export import deltas
 from trainer.export.deltas import CHAIN, NUMBER, Delta, RowChanges
@@ -32,6 +34,7 @@ LEAST_DELTAS, MOST_DELTAS = 20, 1000
 SHARE = 0.5
 """What deltas may have of the bytes of their export."""
 KEPT_EXPORTS = 2
+POLL_SECONDS = 0.2
 
 
 class Publication:
@@ -57,7 +60,10 @@ class Publication:
         self._seconds, self._directory, self._facts, self._averaged = seconds, directory, facts, averaged
         self._make_evaluator = make_evaluator
         self._evaluator: CheckpointEvaluator | None = None
+        self._export_thread: threading.Thread | None = None
         self._thread: threading.Thread | None = None
+        """It publishes also while the replicas wait for examples."""
+        self._ended = threading.Event()
         self._next = 0.0
         self._chain = ""
         self._since: int | None = None
@@ -67,20 +73,41 @@ class Publication:
         self._bytes, self._count, self._export_bytes = 0, 0, 0
         """Of the deltas since the last export: their bytes and their number; and the bytes of this."""
 
-    def begin(self) -> None:
-        """Begin another chain, in another session."""
-        self._chain, self._since = secrets.token_hex(8), None
+    def begin(self, checkpoints: CheckpointManager, writing: Background) -> None:
+        """Publish in a thread, beginning another chain, until `stop`.
 
-    def publish_if_due(self, checkpoints: CheckpointManager, is_writing: bool) -> None:
-        """Begin to write a delta, or an export with which deltas begin, beside training, if it is time for it.
-
-        Raises:
-            SupersededError: another chief has claimed the training directory.
+        Args:
+            checkpoints: Those of this session.
+            writing: The thread that writes them.
         """
-        if time.monotonic() < self._next or is_writing or not checkpoints.has_bases:
+        self._chain, self._since = secrets.token_hex(8), None
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, args=(checkpoints, writing), name="publication", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more in this session."""
+        self._ended.set()
+        if self._thread:
+            self._thread.join()
+
+    def _run(self, checkpoints: CheckpointManager, writing: Background) -> None:
+        while not self._ended.wait(min(self._seconds, POLL_SECONDS)):
+            try:
+                if not writing.is_busy and checkpoints.has_bases:
+                    self._publish_if_due(checkpoints)
+            except SupersededError:  # the main thread finds it by itself
+                return
+            except Exception as error:  # a parameter server is away, and the session ends
+                logger.info(f"nothing is published now: {brief(error)}")
+                return
+
+    def _publish_if_due(self, checkpoints: CheckpointManager) -> None:
+        """Begin to write a delta, or an export with which deltas begin, if it is time for it."""
+        if time.monotonic() < self._next:
             return
         if self._since is None or self._is_long():
-            if self._thread and self._thread.is_alive():
+            if self._export_thread and self._export_thread.is_alive():
                 return
             chain = self._chain
             checkpoints.save_beside(
@@ -91,7 +118,7 @@ class Publication:
         self._next = time.monotonic() + self._seconds
 
     def publish_last(self, checkpoints: CheckpointManager, wait: Callable[[], None]) -> None:
-        """Write what has changed since the last delta. `wait` waits for what is written."""
+        """Write what has changed since the last delta, after `stop`. `wait` waits for what is written."""
         wait()
         if self._since is not None:
             checkpoints.read_changes(self._since, self._write)
@@ -111,8 +138,10 @@ class Publication:
             self._since = snapshot.period
         self._bytes = self._count = 0
         facts = {**self._facts, CHAIN: chain, NUMBER: self._number}
-        self._thread = threading.Thread(target=self._export, args=(checkpoint, facts), name="publication", daemon=True)
-        self._thread.start()
+        self._export_thread = threading.Thread(
+            target=self._export, args=(checkpoint, facts), name="export", daemon=True
+        )
+        self._export_thread.start()
 
     def _export(self, checkpoint: str, facts: Mapping[str, Any]) -> None:
         try:
@@ -157,8 +186,8 @@ class Publication:
 
     def end(self) -> None:
         """Wait for the export in progress, and close what exports."""
-        if self._thread:
-            self._thread.join()
+        if self._export_thread:
+            self._export_thread.join()
         if self._evaluator:
             self._evaluator.__exit__()
 
