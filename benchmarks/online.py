@@ -159,7 +159,7 @@ def latencies(follower: Follower, between: Callable[[], None], seconds: float) -
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=int, default=20)
+    parser.add_argument("--days", type=int, default=12)
     parser.add_argument("--day_seconds", type=float, default=20.0)
     parser.add_argument("--times", type=int, default=5, help="of the seconds to a prediction (5)")
     parser.add_argument("--rounds", type=int, default=4, help="of the times of predictions (4)")

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer import cli
 from trainer.config import Settings
 from trainer.errors import AbsentError
 from trainer.export import deltas, saved_model
 from trainer.export.deltas import DamagedError
 from trainer.kernels import library
 from trainer.serving.follower import Follower
+from trainer.serving.predictor import Predictor
 from trainer.serving.shared_lock import SharedLock
 from trainer.telemetry.metrics import Metrics
 from trainer.training import publication
@@ -226,11 +228,48 @@ def test_old_deltas_and_exports_are_removed(tmp_path: Path, monkeypatch: pytest.
     assert np.allclose(predict(follower), final(run), atol=1e-6)
 
 
-def test_a_run_without_deltas_cannot_be_followed(run: Path) -> None:
+def test_a_follower_whose_export_is_gone_goes_on_with_a_newer_one(run: Path, tmp_path: Path) -> None:
+    """It was away for long, and its deltas are gone too."""
+    said: Sentences = []
+    late, held = Follower(run, said.append), Follower(run, said.append)
+    held.roll_back()
+    for export, _, _ in deltas.exports(run / "export"):
+        shutil.rmtree(export)
+    for number in deltas.numbers(run / "deltas"):
+        deltas.path(run / "deltas", number).unlink()
+    start(tmp_path, 300)
+    expected = final(run)
+    for follower in (late, held):
+        for _ in range(3):
+            follower.catch_up()
+        assert follower.step == 300
+        assert np.allclose(predict(follower), expected, atol=1e-6)
+    late.roll_back()
+    assert late.step < 300
+
+
+def test_a_run_without_deltas_cannot_be_followed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for export, _, _ in deltas.exports(run / "export"):
         shutil.rmtree(export)
     with pytest.raises(AbsentError, match="no export that deltas follow; train with publish_seconds"):
         Follower(run, print)
+    assert cli.main(["serve", str(run), "--follow"]) == 2
+    assert "it has no export that deltas follow; train with publish_seconds" in capsys.readouterr().err
+
+
+def test_a_model_without_tables_is_published_too(tmp_path: Path) -> None:
+    run = Settings(
+        train_dir=str(tmp_path / "run"), train_steps=300, steps_per_execution=1, publish_seconds=0.01, export="last"
+    )
+    assert train(TaskContext(run, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    follower = Follower(tmp_path / "run", print)
+    follower.catch_up()
+    assert follower.step == 300
+    export = Path(json.loads((tmp_path / "run" / "result.json").read_text())["export"]).name
+    images = np.random.default_rng(0).random((5, 28, 28, 1), np.float32)
+    expected = Predictor(tmp_path / "run" / "export" / export).predict({"images": images})
+    found, _ = follower.predict({"images": images})
+    assert np.allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
 
 
 def test_a_delta_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -69,7 +69,13 @@ class ChangingModel:
         for name, changes in delta.tables.items():
             if changes.values.shape[1:] != self._variables[name].shape[1:]:
                 raise MismatchError(f"{name} has rows of {self._variables[name].shape[1]}")
+            if name not in self._scatter or self._variables[name].shape.rank != 2:
+                raise MismatchError(f"{name} is not a table")
             rows, values = changes.rows, changes.values
+            if (rows is None) == (changes.ids is None) or (changes.ids is not None) != (name in self._ids):
+                raise MismatchError(f"{name} is a table of another kind")
+            if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < self._variables[name].shape[0]:
+                raise MismatchError(f"{name} lacks the row {rows.max()}")
             if changes.ids is not None:
                 rows, values, new[name] = self._divide(name, changes.ids, values)
                 if new[name] is not self._new[name]:

@@ -17,6 +17,7 @@ from trainer.export.deltas import DamagedError
 from trainer.serving.changing_model import ChangingModel, MismatchError
 from trainer.serving.predictor import Array, Predictor
 from trainer.serving.shared_lock import SharedLock
+from trainer.tensorflow.errors import brief
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,12 @@ class Follower:
         """
         self._exports, self._deltas = directory / "export", directory / deltas.FOLDER
         self._report, self._said = report, ""
-        self._lock = SharedLock()
+        self._lock, self._changing = SharedLock(), threading.Lock()
         self.step, self.seconds = 0, 0.0
         """The global step at which the values of the model were read, and when, in seconds since 1970."""
+        self._predictor: Predictor | None = None
+        self._written = 0.0
+        """When the export was written, in seconds since 1970."""
         self._is_held = False
         """Whether the model was rolled back, so that no delta is applied before another export is there."""
         found = deltas.exports(self._exports)
@@ -71,12 +75,20 @@ class Follower:
         threading.Thread(target=self._follow, name="follower", daemon=True).start()
 
     def _load(self, export: Path, chain: str, number: int) -> None:
-        predictor = Predictor(export)
+        seconds, predictor, before = export.stat().st_mtime, Predictor(export), self._predictor
         model = ChangingModel(predictor.session)
         with self._lock.alone():
-            self.predictor, self._model = predictor, model
+            self._predictor, self._model = predictor, model
             self._export, self._chain, self._number = export, chain, number
-            self.step, self.seconds = int(export.name), export.stat().st_mtime
+            self.step, self.seconds, self._written = int(export.name), seconds, seconds
+            if before:
+                before.close()
+
+    @property
+    def predictor(self) -> Predictor:
+        """The model, for what does not change."""
+        assert self._predictor  # noqa: S101 - there is one from the start
+        return self._predictor
 
     @property
     def version(self) -> Version:
@@ -90,14 +102,16 @@ class Follower:
 
     def roll_back(self) -> None:
         """Go back to the export, and stay there until another one is there."""
-        self._is_held = True
-        self._load(self._export, self._chain, self._export_number())
+        with self._changing:
+            found = deltas.exports(self._exports)
+            if not found:
+                self._report("there is no export to go back to")
+                return
+            self._is_held = True
+            self._load(*next((each for each in found if each[0] == self._export), found[0]))  # its own may be gone
         self._report(
             f"rolled back to the export {self._export.name}; the deltas are followed again from the next export on"
         )
-
-    def _export_number(self) -> int:
-        return next(number for path, _, number in deltas.exports(self._exports) if path == self._export)
 
     def _follow(self) -> None:
         while True:
@@ -105,12 +119,16 @@ class Follower:
             try:
                 self.catch_up()
             except ConfigurationError as error:
-                self._say(str(error))
-            except OSError as error:
-                self._say(f"{self._deltas} cannot be read ({error.strerror})")
+                self._say(str(error).rstrip("."))
+            except Exception as error:  # such as a volume that is away
+                self._say(f"{self._deltas} cannot be followed now ({brief(error)})")
 
     def catch_up(self) -> None:
         """Apply all deltas that are there, and load another export if it is necessary."""
+        with self._changing:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
         if self._is_held:
             self._load_newer()
             return
@@ -146,7 +164,7 @@ class Follower:
         """Load the newest export, if it is another one and has no less than the model."""
         found = [each for each in deltas.exports(self._exports) if each[0] != self._export]
         newest = max(found, key=lambda each: each[0].stat().st_mtime, default=None)
-        if newest and newest[0].stat().st_mtime > self._export.stat().st_mtime:
+        if newest and newest[0].stat().st_mtime > self._written:
             self._load(*newest)
             self._is_held = False
             logger.info(f"loaded the export {newest[0].name}")

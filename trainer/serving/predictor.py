@@ -65,6 +65,10 @@ class Predictor:
         self._takes_missing = "plan" in read_facts(folder / DATA)
         """Whether it takes columns as they are, of which values may be missing: null in JSON."""
 
+    def close(self) -> None:
+        """Free the memory of the model, which nobody asks any more."""
+        self.session.close()
+
     def predict(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Predict a batch.
 

@@ -35,6 +35,8 @@ SHARE = 0.5
 """What deltas may have of the bytes of their export."""
 KEPT_EXPORTS = 2
 POLL_SECONDS = 0.2
+STOP_SECONDS = 10.0
+"""How long the end of a session waits for a snapshot, which a parameter server that is away may hold up."""
 
 
 class Publication:
@@ -64,6 +66,8 @@ class Publication:
         self._thread: threading.Thread | None = None
         """It publishes also while the replicas wait for examples."""
         self._ended = threading.Event()
+        """Whether this thread ends."""
+        self._needs_export = True
         self._next = 0.0
         self._chain = ""
         self._since: int | None = None
@@ -80,19 +84,20 @@ class Publication:
             checkpoints: Those of this session.
             writing: The thread that writes them.
         """
-        self._chain, self._since = secrets.token_hex(8), None
-        self._ended.clear()
-        self._thread = threading.Thread(target=self._run, args=(checkpoints, writing), name="publication", daemon=True)
+        self._chain, self._since, self._needs_export = secrets.token_hex(8), None, True
+        self._ended = threading.Event()
+        own = checkpoints, writing, self._ended
+        self._thread = threading.Thread(target=self._run, args=own, name="publication", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Begin nothing more in this session."""
         self._ended.set()
         if self._thread:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
 
-    def _run(self, checkpoints: CheckpointManager, writing: Background) -> None:
-        while not self._ended.wait(min(self._seconds, POLL_SECONDS)):
+    def _run(self, checkpoints: CheckpointManager, writing: Background, ended: threading.Event) -> None:
+        while not ended.wait(min(self._seconds, POLL_SECONDS)):
             try:
                 if not writing.is_busy and checkpoints.has_bases:
                     self._publish_if_due(checkpoints)
@@ -106,7 +111,7 @@ class Publication:
         """Begin to write a delta, or an export with which deltas begin, if it is time for it."""
         if time.monotonic() < self._next:
             return
-        if self._since is None or self._is_long():
+        if self._since is None or self._needs_export or self._is_long():
             if self._export_thread and self._export_thread.is_alive():
                 return
             chain = self._chain
@@ -137,6 +142,7 @@ class Publication:
         if self._since is None:
             self._since = snapshot.period
         self._bytes = self._count = 0
+        self._needs_export = False
         facts = {**self._facts, CHAIN: chain, NUMBER: self._number}
         self._export_thread = threading.Thread(
             target=self._export, args=(checkpoint, facts), name="export", daemon=True
@@ -155,7 +161,7 @@ class Publication:
             logger.info(f"published {self._directory.public(export)}; servers that follow it go on with the next delta")
             self._remove_old()
         except Exception as error:  # training continues, and the next export may be written
-            self._since = None
+            self._needs_export = True
             logger.warning(f"the model is not published: {brief(error)}")
         finally:
             shutil.rmtree(self._directory.publishing, ignore_errors=True)
