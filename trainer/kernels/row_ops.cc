@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,15 @@ using trainer::Rules;
 
 // Rows that are updated under the locks of their variables at a time. A read of the variables waits no longer.
 constexpr int64_t kBlock = 4096;
+// Below this many numbers, one thread does all: to wait for another one takes longer, above all on a busy machine.
+constexpr int64_t kAlone = 1 << 18;
+
+// Runs a function on parts of [0, total), of which each unit has `cost` numbers, on the threads of the session.
+void Run(OpKernelContext* context, int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& function) {
+  if (total * cost < kAlone) return function(0, total);
+  const auto* workers = context->device()->tensorflow_cpu_worker_threads();
+  tensorflow::Shard(workers->num_threads, workers->workers, total, 4 * cost, function);
+}
 
 // Lets a variable be updated in place: reads of all of it get a copy from now on.
 absl::Status UpdateInPlace(OpKernelContext* context, Var* variable) {
@@ -106,7 +116,6 @@ class UpdateRows : public OpKernel {
     const auto [least, largest] = std::minmax_element(numbers, numbers + total);
     OP_REQUIRES(context, total == 0 || (*least >= 0 && *largest < shape.dim_size(0)),
                 absl::InvalidArgumentError("a row is not in the table"));
-    const auto* workers = context->device()->tensorflow_cpu_worker_threads();
     for (int64_t begin = 0; begin < total; begin += kBlock) {
       const int64_t end = std::min(total, begin + kBlock);
       // Always in this order. Reads take one of them at a time.
@@ -124,7 +133,7 @@ class UpdateRows : public OpKernel {
         for (int64_t i = own.begin; i < own.end; i++) marks[numbers[i]] = period;
         rule_.update(own);
       };
-      tensorflow::Shard(workers->num_threads, workers->workers, end - begin, 4 * dim * (1 + count), update);
+      Run(context, end - begin, dim * (1 + count), update);
     }
   }
 
@@ -447,9 +456,8 @@ class DynamicTableOp : public OpKernel {
 
   // What runs parts of an op on the threads of the session.
   static DynamicTable::Parallel Threads(OpKernelContext* context) {
-    const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-    return [workers](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& function) {
-      tensorflow::Shard(workers->num_threads, workers->workers, total, cost, function);
+    return [context](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& function) {
+      Run(context, total, cost, function);
     };
   }
 
