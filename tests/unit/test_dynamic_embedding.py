@@ -276,3 +276,54 @@ def test_without_the_ops_the_error_says_how_to_get_them(tmp_path: Path, monkeypa
             run(tmp_path, MODEL.replace("OPTIMIZER", "'sgd'"))
     finally:
         library.load.cache_clear()
+
+
+CALLBACK = textwrap.dedent("""
+    class Keep(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            ids, rows = self.model.get_layer("of_user").rows()
+            np.savez(FILE, ids=ids, rows=rows)
+
+    def fit_arguments():
+        return {"epochs": 1, "steps_per_epoch": 50, "callbacks": [Keep()]}
+""")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_callback_sees_the_rows_of_a_table_that_grows(tmp_path: Path) -> None:
+    callback = CALLBACK.replace("FILE", repr(str(tmp_path / "seen.npz")))
+    directory = run(tmp_path, MODEL.replace("OPTIMIZER", "keras.optimizers.SGD(0.1)") + callback, train_steps=50)
+    seen = np.load(tmp_path / "seen.npz")
+    stored = StoredArrays(str(directory / "model.ckpt-50")).rows("of_user/embeddings")
+    assert isinstance(stored, DynamicRows)
+    assert np.array_equal(seen["ids"], stored.ids)
+    assert np.array_equal(seen["rows"], stored.take(stored.ids))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_two_lookups_of_padded_lists_train_as_by_fit(tmp_path: Path) -> None:
+    """Padding has no row and no gradient, and an id that both lookups have has the sum of both gradients."""
+    source = MODEL.replace("OPTIMIZER", "keras.optimizers.SGD(0.1)")
+    lists = textwrap.dedent("""
+        def data(seed, examples):
+            ids = np.random.default_rng(seed).integers(2, 12, (examples, 4)) * [[1, 1, 1, 0]]
+            return {"ids": ids}, np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
+
+        def model():
+            ids = keras.Input((4,), dtype="int64", name="ids")
+            table = DynamicEmbedding(100, 4, keras.initializers.RandomUniform(seed=3), mask_zero=True, name="table")
+            x = layers.Concatenate()([layers.GlobalAveragePooling1D()(each) for each in (table(ids), table(ids // 2))])
+            network = keras.Model({"ids": ids}, layers.Dense(1, kernel_initializer="ones")(x))
+            network.compile(keras.optimizers.SGD(0.1), "mse")
+            return network
+    """)
+    directory = run(tmp_path, source + lists)
+    with eager_mode():
+        expected_ids, expected = fitted(source + lists, 100).get_layer("table").rows()
+    stored = StoredArrays(str(directory / "model.ckpt-100")).rows("table/embeddings")
+    assert isinstance(stored, DynamicRows)
+    assert np.array_equal(stored.ids, expected_ids)
+    assert expected_ids.tolist() == list(range(1, 12))
+    assert np.allclose(stored.take(expected_ids), expected, rtol=1e-4, atol=1e-5)
