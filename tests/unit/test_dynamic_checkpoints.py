@@ -1,5 +1,6 @@
 """Checkpoints of tables that grow: their rows by ids, on any number of servers."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.kernels import library
 from trainer.models import Growth, Parameter
 from trainer.shards import parameters, tables
+from trainer.shards.dynamic_part import BEGIN_OF_TIME
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Session
@@ -69,21 +71,21 @@ class Trained:
 
 
 @contextmanager
-def start(servers: int, run: str = "run", capacity: int = 10_000) -> Iterator[Trained]:
+def start(servers: int, run: str = "run", capacity: int = 10_000, in_seconds: bool = False) -> Iterator[Trained]:
     with eager_mode():
         optimizer = KerasOptimizer(Settings(), True, keras=keras.optimizers.SGD(1.0, momentum=0.5))
-    growth = Growth(1, EXPIRES, False, ("uniform", -1.0, 1.0), 3)
+    growth = Growth(1, EXPIRES, in_seconds, ("uniform", -1.0, 1.0), 3)
     graph = tf.Graph()
     with graph.as_default(), tf1.Session() as session:
         layout = parameters.plan(dense := {"dense": Parameter((3,))}, servers, least=0)
         devices = [""] * servers
         shards = parameters.create(dense, layout, devices, 0, [SLOT])
         table = {"table": Parameter((capacity, DIM), is_table=True, growth=growth)}
-        parts = tables.create(table, devices, {SLOT: 0.0}, run)
+        parts: list[Any] = tables.create(table, devices, {SLOT: 0.0}, run)
         shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
         saver = Saver(layout, shards, [SLOT], [], run="run")
         step, given = tf1.placeholder(tf.int64, []), [tf1.placeholder(tf.int64, [None]) for _ in shards]
-        read = [shard.tables[0].read(own, step) for shard, own in zip(shards, given, strict=True)]
+        read = [part.table.read(own, step) for (part,), own in zip(parts, given, strict=True)]
         changes = [
             tf.concat([tf.zeros([shard.size]), -tf.ones([DIM * tf.size(own)])], axis=0)
             for shard, own in zip(shards, given, strict=True)
@@ -187,6 +189,23 @@ def test_a_smaller_capacity_keeps_the_rows_that_fit(tmp_path: Path) -> None:
         found = trained.rows()
     assert len(found) == 1000
     assert all(expected[key] == row for key, row in found.items())
+
+
+@pytest.mark.parametrize("in_seconds", [False, True])
+def test_rows_stay_though_the_time_is_counted_in_another_unit(in_seconds: bool, tmp_path: Path) -> None:
+    """As if they had been used now: with their old times, all would leave, or none ever."""
+    now = int(time.time()) - BEGIN_OF_TIME if in_seconds else 50
+    with start(2, in_seconds=not in_seconds) as trained:
+        trained.train(IDS[:1000], 50 if in_seconds else now + 10**7)
+        path = trained.saver.save(trained.session, tmp_path / "model")
+    with start(1, "another run", in_seconds=in_seconds) as trained:
+        trained.saver.restore(trained.session, path)
+        for step in range(1, 10):
+            trained.train(IDS[1000:1100], now + step)
+        assert {*IDS[:1000].tolist()} <= trained.rows().keys()
+        for step in range(10, 3 * EXPIRES, 50):
+            trained.train(IDS[1000:1100], now + step)
+        assert trained.rows().keys() == {*IDS[1000:1100].tolist()}
 
 
 def test_a_fixed_table_does_not_continue_as_one_that_grows(tmp_path: Path) -> None:

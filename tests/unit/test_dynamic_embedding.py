@@ -231,7 +231,15 @@ REFUSED = {
     ),
     "clipnorm": (
         MODEL.replace("OPTIMIZER", "keras.optimizers.SGD(0.1, clipnorm=1.0)"),
-        "without clipnorm .* but not SGD",
+        "without clipnorm, .* but not SGD",
+    ),
+    "a rate that is a function": (
+        MODEL.replace("OPTIMIZER", "keras.optimizers.Adagrad(lambda: 0.1)"),
+        "or a function as the learning rate, but not Adagrad as it is set",
+    ),
+    "a frozen layer": (
+        MODEL.replace("OPTIMIZER", "'sgd'").replace('name="of_user")', 'name="of_user", trainable=False)'),
+        "the layer of_user, a DynamicEmbedding, must be trainable",
     ),
     "an own step": (
         MODEL.replace("OPTIMIZER", "'sgd'").replace("network = keras.Model", "network = Own")
@@ -276,6 +284,30 @@ def test_without_the_ops_the_error_says_how_to_get_them(tmp_path: Path, monkeypa
             run(tmp_path, MODEL.replace("OPTIMIZER", "'sgd'"))
     finally:
         library.load.cache_clear()
+
+
+TOWERS = textwrap.dedent("""
+    def towers(network):
+        return tuple(
+            keras.Model(network.input[name], network.get_layer(f"of_{name}").output) for name in ("user", "item")
+        )
+
+    def candidates(context):
+        return np.array([f"item {number}" for number in range(90)])
+""")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_towers_of_growing_tables_have_signatures(tmp_path: Path) -> None:
+    directory = run(tmp_path, MODEL.replace("OPTIMIZER", "keras.optimizers.SGD(0.1)") + TOWERS)
+    name = Path(json.loads((directory / "result.json").read_text())["export"]).name
+    assert predicted(directory).shape == (65, 1)
+    model = saved_model.load(directory / "export" / name, "the model", signature="candidate")
+    with model.session as session:
+        vectors = session.run(model.outputs["vectors"], {model.inputs["item"]: np.array(["item 3", "none"], object)})
+    assert (vectors[0] != 0).all()
+    assert (vectors[1] == 0).all()
 
 
 CALLBACK = textwrap.dedent("""

@@ -151,7 +151,7 @@ def test_rows_are_updated_as_those_of_a_fixed_table(name: str, settings: dict[st
     assert np.allclose(np.stack([stored[each] for each in ids.tolist()]), expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("capacity", [3000, 40_000])
+@pytest.mark.parametrize("capacity", [3000, 40_001])
 def test_rows_of_ids_beyond_the_capacity_are_those_read_last(capacity: int) -> None:
     """Those that were read long ago leave, and of the last tenth none does. All is found by its id."""
     rows = Rows(capacity, initializer=("constant", 0, 0))

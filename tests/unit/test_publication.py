@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import cli
 from trainer.config import Settings
 from trainer.errors import AbsentError
 from trainer.export import deltas, saved_model
@@ -133,9 +132,14 @@ def test_a_follower_ends_with_the_model_of_the_last_step(run: Path) -> None:
 def test_each_delta_is_applied_as_a_whole(run: Path) -> None:
     """Requests beside it see the model of one number alone."""
     numbers = deltas.numbers(run / "deltas")
-    follower, found = Follower(run, print), {}
+    shutil.copytree(run, later := run.with_name("later"))
     for number in numbers:
-        assert follower._apply(number)
+        deltas.path(later / "deltas", number).unlink()
+    follower, found = Follower(later, print), {}
+    for number in numbers:
+        shutil.copy(deltas.path(run / "deltas", number), later / "deltas")
+        follower.catch_up()
+        assert follower.version.number == number
         found[number] = predict(follower)
     beside, is_over = Follower(run, print), threading.Event()
     wrong: list[int] = []
@@ -215,6 +219,44 @@ def test_a_model_is_rolled_back_until_the_next_export(run: Path, tmp_path: Path)
     assert follower.step == 300
 
 
+def test_a_model_that_is_rolled_back_stays_though_there_are_newer_exports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "MOST_DELTAS", 5)
+    run = start(tmp_path / "many", 200)
+    exports = deltas.exports(run / "export")
+    assert len(exports) == 2
+    follower = Follower(run, print)
+    follower.catch_up()
+    assert follower.step == 200
+    follower.roll_back()
+    for _ in range(3):
+        follower.catch_up()
+    assert follower.version == (exports[-1][0].name, exports[-1][2])
+
+
+def test_numbers_go_on_though_all_deltas_are_gone(tmp_path: Path) -> None:
+    run = start(tmp_path / "some", 100)
+    last = deltas.numbers(run / "deltas")[-1]
+    shutil.rmtree(run / "deltas")
+    start(tmp_path / "some", 200)
+    assert deltas.numbers(run / "deltas")[0] >= deltas.exports(run / "export")[0][2]
+    assert deltas.numbers(run / "deltas")[-1] < last + 200
+    follower = Follower(run, print)
+    follower.catch_up()
+    assert follower.step == 200
+
+
+def test_a_delta_that_fails_halfway_is_not_served_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: Sentences = []
+    follower = Follower(run, said.append)
+    monkeypatch.setattr(follower._model.changes, "prepare", lambda _: lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        follower.catch_up()
+    follower.catch_up()
+    assert np.allclose(predict(follower), final(run), atol=1e-6)
+
+
 def test_old_deltas_and_exports_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication, "MOST_DELTAS", 3)
     run = start(tmp_path / "many", 300)
@@ -248,13 +290,11 @@ def test_a_follower_whose_export_is_gone_goes_on_with_a_newer_one(run: Path, tmp
     assert late.step < 300
 
 
-def test_a_run_without_deltas_cannot_be_followed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_deltas_cannot_be_followed(run: Path) -> None:
     for export, _, _ in deltas.exports(run / "export"):
         shutil.rmtree(export)
     with pytest.raises(AbsentError, match="no export that deltas follow; train with publish_seconds"):
         Follower(run, print)
-    assert cli.main(["serve", str(run), "--follow"]) == 2
-    assert "it has no export that deltas follow; train with publish_seconds" in capsys.readouterr().err
 
 
 def test_a_model_without_tables_is_published_too(tmp_path: Path) -> None:

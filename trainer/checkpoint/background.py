@@ -10,6 +10,7 @@ class Background:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     @property
     def is_busy(self) -> bool:
@@ -18,9 +19,11 @@ class Background:
 
     def start(self, job: Callable[[], None]) -> None:
         """Wait for the job in progress, and run this one."""
-        self.wait()
-        self._thread = threading.Thread(target=job, name=self._name, daemon=True)
-        self._thread.start()
+        with self._starting:
+            self.wait()
+            thread = threading.Thread(target=job, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def wait(self) -> None:
         """Wait for the job in progress."""

@@ -77,7 +77,7 @@ class CheckpointManager:
         self._directory, self._writing, self._saver = run.directory, run.writing, run.saver
         self._tables = run.saver.tables
         self._tables.forget()
-        killed = [self._directory.saving]
+        killed = [self._directory.saving, self._directory.publishing]
         killed += [] if self._directory.has_evaluator else [self._directory.evaluating]
         for folder in killed:  # what a process has left that was killed
             shutil.rmtree(folder, ignore_errors=True)
@@ -251,34 +251,36 @@ class CheckpointManager:
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
 
-    @property
-    def has_bases(self) -> bool:
-        """Whether snapshots can be taken: the tables are read."""
-        return self._tables.has_bases
-
-    def save_beside(self, folder: Path, use: Callable[[str, Snapshot], None]) -> None:
+    def save_beside(self, folder: Path, use: Callable[[str, Snapshot], None]) -> bool:
         """Save a checkpoint outside of the list to a folder, beside training, and let it be used in the thread.
 
+        Return whether that was begun, as `read_changes`.
+
         Raises:
             SupersededError: another chief has claimed the training directory.
         """
-        self._in_snapshot(None, lambda snapshot: use(self._write(snapshot, folder), snapshot))
+        return self._use_snapshot(None, lambda snapshot: use(self._write(snapshot, folder), snapshot))
 
-    def read_changes(self, since: int, use: Callable[[Snapshot], None]) -> None:
+    def read_changes(self, since: int, use: Callable[[Snapshot], None]) -> bool:
         """Take a snapshot with the rows that have changed in this period or later, and let it be used in a thread.
 
+        Return whether that was begun: not while a checkpoint is written, or the tables are read.
+
         Raises:
             SupersededError: another chief has claimed the training directory.
         """
-        self._in_snapshot(since, use)
+        return self._use_snapshot(since, use)
 
-    def _in_snapshot(self, since: int | None, use: Callable[[Snapshot], None]) -> None:
+    def _use_snapshot(self, since: int | None, use: Callable[[Snapshot], None]) -> bool:
         with self._saving:
+            if self._writing.is_busy or not self._tables.has_bases:
+                return False
             self._fetched.wait()
             self._directory.check_writer()
             snapshot = self._saver.snapshot(self._session, since)
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: use(snapshot) if self._fetch(snapshot) else None))
+            return True
 
     def _has_tables(self) -> bool:
         """Wait for the tables to be read, or read them; return whether that worked.

@@ -168,7 +168,7 @@ class Saver:
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
         servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
         """
-        more_at = self.more_at()  # what is done later is not known to be done
+        more_at = self.more_at() if since is None else lambda _: {}  # what is done later is not known to be done
         if self._stage is None:
             step, *values = session.run(self._read)
             more = more_at(int(step))

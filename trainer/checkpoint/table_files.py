@@ -58,6 +58,8 @@ class Table:
     """The name of its file."""
     grows: bool = False
     """Whether its rows have ids."""
+    in_seconds: bool = False
+    """Whether the time when a row was used is in seconds, and not in steps."""
 
     @property
     def width(self) -> int:
@@ -326,9 +328,12 @@ class DynamicRows(StoredRows):
         found["id"], found["values"] = self.ids, self.between(0, len(self.ids))
         return found
 
-    def used(self) -> Array:
-        """When each row was last read, int32 [n]."""
-        return self._stored.field("used")[self._numbers]
+    def used(self, in_seconds: bool, now: int) -> Array:
+        """When each row was last read, int32 [n], in this unit. If it was counted in the other one, that is now."""
+        if self._stored.table.in_seconds != in_seconds:
+            return np.full(len(self.ids), now, np.int32)
+        found: Array = np.minimum(self._stored.field("used")[self._numbers], np.int32(now))
+        return found
 
     def take(self, ids: Array) -> Array:
         """The rows of these ids, float32 [*ids.shape, dim]; zeros for those that it lacks."""

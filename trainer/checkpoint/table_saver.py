@@ -8,6 +8,7 @@ no update runs, so together with the base it is the table at one moment.
 
 import errno
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from trainer.checkpoint import table_files, table_ops
+from trainer.checkpoint.files import GLOBAL_STEP
 from trainer.checkpoint.table_files import Array, Changes, DynamicRows, StoredArrays, StoredRows, Table
 from trainer.checkpoint.table_ops import PartOps, Slice
-from trainer.shards.dynamic_part import DynamicPart
+from trainer.shards.dynamic_part import BEGIN_OF_TIME, DynamicPart
 from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
@@ -56,8 +58,10 @@ class TableSaver:
         self._parts: list[list[PartOps]] = []
         """By table and server."""
         for parts in zip(*(shard.tables for shard in with_tables), strict=True):
-            rows, grows = sum(part.rows for part in parts), isinstance(parts[0], DynamicPart)
-            table = Table(parts[0].name, rows, parts[0].dim, tuple(f"/{slot}" for slot in slots), grows=grows)
+            first, rows = parts[0], sum(part.rows for part in parts)
+            table = Table(first.name, rows, first.dim, tuple(f"/{slot}" for slot in slots))
+            if isinstance(first, DynamicPart):
+                table = replace(table, grows=True, in_seconds=first.growth.in_seconds)
             self._tables.append(table)
             self._since.append(tf1.placeholder(tf.int32, []))
             every = zip(parts, with_tables, strict=True)
@@ -245,10 +249,14 @@ class TableSaver:
         if not servers:
             return
         for number, table in enumerate(self._tables):
-            if (table.name in arrays.tables and arrays.tables[table.name].table.grows) != table.grows:
+            found = [arrays.rows(table.name + suffix) for suffix in ("", *table.slots)]
+            if isinstance(found[0], DynamicRows) != table.grows:
                 raise tf.errors.InvalidArgumentError(None, None, f"{table.name} is of another kind in the checkpoint")
-            restore = self._restore_by_id if table.grows else self._restore_rows
-            restore(session, number, [arrays.rows(table.name + suffix) for suffix in ("", *table.slots)], servers)
+            if isinstance(found[0], DynamicRows):
+                is_now = int(time.time()) - BEGIN_OF_TIME if table.in_seconds else int(arrays.whole(GLOBAL_STEP))
+                self._restore_by_id(session, number, found, found[0].used(table.in_seconds, is_now), servers)
+            else:
+                self._restore_rows(session, number, found, servers)
         session.run([parts[server].complete for parts in self._parts for server in servers])
 
     def _restore_rows(self, session: Session, number: int, found: Sequence[StoredRows], servers: Sequence[int]) -> None:
@@ -264,16 +272,15 @@ class TableSaver:
             )
 
     def _restore_by_id(
-        self, session: Session, number: int, found: Sequence[StoredRows], servers: Sequence[int]
+        self, session: Session, number: int, found: Sequence[StoredRows], used: Array, servers: Sequence[int]
     ) -> None:
-        """Restore a table that grows: each row goes to the server of its id."""
+        """Restore a table that grows, whose rows were used at these times: each goes to the server of its id."""
         table, parts = self._tables[number], self._parts[number]
         stored = found[0]
         assert isinstance(stored, DynamicRows)  # noqa: S101
         if stored.shape[1] != table.dim:
             raise tf.errors.InvalidArgumentError(None, None, f"{table.name} has another shape in the checkpoint")
         session.run([parts[server].create for server in servers])  # without rows that the checkpoint lacks
-        used = stored.used()
         for start, end in replace(table, rows=stored.shape[0]).slices():
             values = np.concatenate([each.between(start, end) for each in found], axis=1)
             rows = stored.ids[start:end], used[start:end], values

@@ -151,7 +151,8 @@ class DynamicEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return ids, self.embeddings.numpy()[rows]
 
     def set_rows(self, ids: Array, values: Array) -> None:
-        """Let these be all rows, at most `capacity`: ids, int64 [n], and their embeddings, float32 [n, output_dim]."""
+        """Let these be all rows, the first `capacity` ones: ids, int64 [n], and their embeddings [n, output_dim]."""
+        ids, values = ids[: self.capacity], values[: self.capacity]
         self._index.set(ids)
         self.embeddings.value.scatter_update(tf.IndexedSlices(values, np.arange(len(ids))))
 

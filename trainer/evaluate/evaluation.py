@@ -303,11 +303,12 @@ class CheckpointEvaluator:
         starts = range(0, len(self._test), self._chunk)
         return (self._test.take(slice(start, start + self._chunk)).arrays for start in starts)
 
-    def export(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def export(self, path: Path, facts: Mapping[str, Any], is_for_servers: bool = False) -> None:
         """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
 
         A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. If
-        TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays.
+        TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays. What `is_for_servers`
+        has no `model.keras`: to write that, Keras's model gets the values, which callbacks may see.
 
         Raises:
             Exception: one of NOT_WRITTEN: there is no room, or no access.
@@ -315,7 +316,9 @@ class CheckpointEvaluator:
         if not self._outputs:
             logger.info("the model has no call(), so the export has no SavedModel")
         with without_op_callbacks():
-            writers = {"SavedModel": self._write_saved_model, FILE: self._save_model}
+            writers = {"SavedModel": self._write_saved_model}
+            if not is_for_servers:
+                writers[FILE] = self._save_model
             if self._retrieval:
                 writers["candidates"] = self._write_candidates
             export_writer.write(path, writers, self.values, {**facts, **self._output_facts()})

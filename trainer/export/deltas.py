@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.export.export_folder import DATA, is_export, read_facts
+from trainer.export.export_folder import DATA, SAVED_MODEL, is_export, read_facts
 
 Array = npt.NDArray[Any]
 
@@ -121,11 +121,20 @@ def read(folder: Path, number: int) -> Delta:
 
 
 def exports(folder: Path) -> Sequence[tuple[Path, str, int]]:
-    """The exports in a folder that are of a chain: each with its chain and its number, in ascending order of this."""
+    """The exports of chains in a folder, each with its chain and its number, in the order of the times of writing."""
     found = []
     for each in folder.glob("*"):
         if each.name.isdecimal() and is_export(each):
             facts = read_facts(each / DATA)
             if CHAIN in facts:
                 found.append((each, str(facts[CHAIN]), int(facts[NUMBER])))
-    return sorted(found, key=lambda each: (each[2], int(each[0].name)))
+    return sorted(found, key=lambda each: written(each[0]))
+
+
+def written(export: Path) -> float:
+    """When an export was written, in seconds since 1970.
+
+    Raises:
+        OSError: it is gone.
+    """
+    return (export / SAVED_MODEL).stat().st_mtime

@@ -52,8 +52,8 @@ def _check_growing(name: str, mode: Mode, model: Model, can_move: bool) -> None:
             "compile() names none" if model.optimizer is None else f"not {type(model.optimizer).__name__} as it is set"
         )
         raise ConfigurationError(
-            f"{what} needs an optimizer of Keras such as SGD, Adagrad, RMSprop, Adam, AdamW or Ftrl, without clipnorm "
-            f"or use_ema, but {given}."
+            f"{what} needs an optimizer of Keras such as SGD, Adagrad, RMSprop, Adam, AdamW or Ftrl, without clipnorm, "
+            f"use_ema or a function as the learning rate, but {given}."
         )
 
 

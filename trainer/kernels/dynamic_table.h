@@ -108,7 +108,7 @@ class DynamicTable {
       : options_(options),
         width_(options.dim * (1 + static_cast<int64_t>(options.slots.size()))),
         count_(SegmentsOf(options.capacity)),
-        most_((options.capacity + count_ - 1) / count_),
+        most_(options.capacity / count_),
         segments_(count_),
         values_(sizeof(float) * width_ * most_ * count_),
         entries_(sizeof(Entry) * most_ * count_) {}

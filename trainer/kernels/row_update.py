@@ -85,6 +85,8 @@ def of(optimizer: Any) -> RowUpdate | None:
 
     if library.load() is None or optimizer.use_ema or optimizer.clipnorm:
         return None
+    if not isinstance(optimizer._learning_rate, (keras.Variable, keras.optimizers.schedules.LearningRateSchedule)):
+        return None  # a function, which no op calls
     found = _rule(optimizer, keras.optimizers)
     if not found:
         return None

@@ -57,7 +57,8 @@ class KerasArrays:
         """The number of trainable arrays."""
         self.tables: set[str] = set()
         """The names of the arrays that may be tables."""
-        layers = {id(each.embeddings): each for each in model._flatten_layers() if isinstance(each, DynamicEmbedding)}
+        found = [each for each in model._flatten_layers() if isinstance(each, DynamicEmbedding) and each.built]
+        layers = {id(each.embeddings): each for each in found}
         self.growing = {name: layers[id(each)] for name, each in self.variables.items() if id(each) in layers}
         """The layers of the arrays that are tables which grow, by name."""
         self.outer: dict[str, Any] = {}

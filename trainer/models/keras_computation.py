@@ -267,6 +267,9 @@ class KerasComputation:
 
         if large:
             concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
+        trainable = list(self.arrays.variables)[: self.arrays.trainable]
+        if frozen := [name for name in growing if name not in trainable]:
+            raise error(self.name, f"the layer {growing[frozen[0]].name}, a DynamicEmbedding, must be trainable")
         if wrong := [name for name in growing if name not in found]:
             raise error(
                 self.name,

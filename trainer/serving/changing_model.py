@@ -35,6 +35,7 @@ class ChangingModel:
                         resource=variable.handle, indices=self._rows, updates=given
                     )
         tables = [name.removesuffix(IDS) for name in self._variables if name.endswith(IDS)]
+        tables = [name for name in tables if name + NEW_IDS in self._variables]
         self._ids: dict[str, Array] = {name: self._read(name + IDS) for name in tables}
         """The ids of the exported rows of tables that grow, by the names of these."""
         self._new: dict[str, tuple[Array, Array]] = {

@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import AbsentError, ConfigurationError
 from trainer.export import deltas
-from trainer.export.deltas import DamagedError
+from trainer.export.deltas import DamagedError, Delta
 from trainer.serving.changing_model import ChangingModel, MismatchError
 from trainer.serving.predictor import Array, Predictor
 from trainer.serving.shared_lock import SharedLock
@@ -38,6 +39,43 @@ class Version(NamedTuple):
         return f"{self.export}.{self.number}"
 
 
+@dataclass
+class _Model:
+    """A model in memory, and what it has of the run."""
+
+    predictor: Predictor
+    changes: ChangingModel
+    export: Path
+    written: float
+    """When the export was written, in seconds since 1970."""
+    chain: str
+    number: int
+    """The last delta."""
+    step: int
+    """The global step at which its values were read."""
+    seconds: float
+    """When that was, in seconds since 1970."""
+    is_whole: bool = True
+    """Whether no delta has failed halfway."""
+
+    def apply(self, delta: Delta) -> Callable[[], None]:
+        """Prepare a delta; return what applies it.
+
+        Raises:
+            MismatchError: it does not fit the model.
+        """
+        if delta.chain != self.chain:
+            raise MismatchError("the run has begun another chain")
+        change = self.changes.prepare(delta)
+
+        def apply() -> None:
+            self.is_whole = False
+            change()
+            self.number, self.step, self.seconds, self.is_whole = delta.number, delta.step, delta.seconds, True
+
+        return apply
+
+
 class Follower:
     """The model of a run. Requests share it; the thread that follows the run changes it alone."""
 
@@ -55,45 +93,39 @@ class Follower:
         self._exports, self._deltas = directory / "export", directory / deltas.FOLDER
         self._report, self._said = report, ""
         self._lock, self._changing = SharedLock(), threading.Lock()
-        self.step, self.seconds = 0, 0.0
-        """The global step at which the values of the model were read, and when, in seconds since 1970."""
-        self._predictor: Predictor | None = None
-        self._written = 0.0
-        """When the export was written, in seconds since 1970."""
-        self._is_held = False
-        """Whether the model was rolled back, so that no delta is applied before another export is there."""
+        self._held_after: float | None = None
+        """After a roll back: only an export that was written later than this is loaded, and no delta applied before."""
         found = deltas.exports(self._exports)
         if not found:
             raise AbsentError(
                 f"MODEL={directory}: it has no export that deltas follow; train with publish_seconds, or leave out "
                 "--follow."
             )
-        self._load(*found[-1])
+        self._model = _load(*found[-1])
 
     def start(self) -> None:
         """Follow the run in a thread, until the process ends."""
         threading.Thread(target=self._follow, name="follower", daemon=True).start()
 
-    def _load(self, export: Path, chain: str, number: int) -> None:
-        seconds, predictor, before = export.stat().st_mtime, Predictor(export), self._predictor
-        model = ChangingModel(predictor.session)
-        with self._lock.alone():
-            self._predictor, self._model = predictor, model
-            self._export, self._chain, self._number = export, chain, number
-            self.step, self.seconds, self._written = int(export.name), seconds, seconds
-            if before:
-                before.close()
-
     @property
     def predictor(self) -> Predictor:
         """The model, for what does not change."""
-        assert self._predictor  # noqa: S101 - there is one from the start
-        return self._predictor
+        return self._model.predictor
 
     @property
     def version(self) -> Version:
         """What the model has of the run."""
-        return Version(self._export.name, self._number)
+        return Version(self._model.export.name, self._model.number)
+
+    @property
+    def step(self) -> int:
+        """The global step at which the values of the model were read."""
+        return self._model.step
+
+    @property
+    def seconds(self) -> float:
+        """When that was, in seconds since 1970."""
+        return self._model.seconds
 
     def predict(self, values: Mapping[str, Any]) -> tuple[dict[str, Array], Version]:
         """Predict a batch, as `Predictor.predict`; return what has answered, too."""
@@ -101,17 +133,21 @@ class Follower:
             return self.predictor.predict(values), self.version
 
     def roll_back(self) -> None:
-        """Go back to the export, and stay there until another one is there."""
+        """Go back to the export, or the oldest one if that is gone, and stay there until there is another one."""
         with self._changing:
             found = deltas.exports(self._exports)
             if not found:
                 self._report("there is no export to go back to")
                 return
-            self._is_held = True
-            self._load(*next((each for each in found if each[0] == self._export), found[0]))  # its own may be gone
-        self._report(
-            f"rolled back to the export {self._export.name}; the deltas are followed again from the next export on"
-        )
+            self._held_after = deltas.written(found[-1][0])
+            self._use(_load(*next((each for each in found if each[0] == self._model.export), found[0])))
+        name = self._model.export.name
+        self._report(f"rolled back to the export {name}; the deltas are followed again from the next export on")
+
+    def _use(self, model: _Model) -> None:
+        with self._lock.alone():
+            before, self._model = self._model, model
+        before.predictor.close()
 
     def _follow(self) -> None:
         while True:
@@ -126,51 +162,71 @@ class Follower:
     def catch_up(self) -> None:
         """Apply all deltas that are there, and load another export if it is necessary."""
         with self._changing:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        if self._is_held:
-            self._load_newer()
-            return
-        numbers = deltas.numbers(self._deltas)
-        while numbers and numbers[-1] > self._number:
-            if not self._apply(self._number + 1):
-                self._load_newer()
+            exports = deltas.exports(self._exports)
+            newest = exports[-1] if exports else None
+            if self._held_after is not None:
+                if newest and deltas.written(newest[0]) > self._held_after:
+                    self._use(_load(*newest))
+                    self._held_after = None
                 return
-        if self._model.new_share > MOST_NEW:
-            self._load_newer()
+            if newest and (not self._model.is_whole or self._is_of_later_chain(*newest)):
+                self._use(_load(*newest))
+            is_unbroken = self._apply_all()
+            if (
+                newest
+                and newest[0] != self._model.export
+                and (not is_unbroken or self._model.changes.new_share > MOST_NEW)
+            ):
+                self._load_later(newest)
 
-    def _apply(self, number: int) -> bool:
-        """Apply a delta; return whether that worked."""
-        try:
-            delta = deltas.read(self._deltas, number)
-            if delta.chain != self._chain:
-                raise MismatchError("the run has begun another chain")
-            apply = self._model.prepare(delta)
-        except FileNotFoundError:
-            self._say(f"the delta {number} is gone")
-            return False
-        except (DamagedError, MismatchError) as error:
-            self._say(f"the delta {number} cannot be applied: {error}")
-            return False
-        with self._lock.alone():
-            apply()
-            self._number = number
-            self.step, self.seconds = delta.step, delta.seconds
-        self._said = ""
+    def _is_of_later_chain(self, export: Path, chain: str, _: int) -> bool:
+        return chain != self._model.chain and deltas.written(export) > self._model.written
+
+    def _apply_all(self) -> bool:
+        """Apply the deltas that are there; return whether none is missing, and all fit."""
+        numbers = deltas.numbers(self._deltas)
+        while numbers and numbers[-1] > self._model.number:
+            number = self._model.number + 1
+            try:
+                apply = self._model.apply(deltas.read(self._deltas, number))
+            except FileNotFoundError:
+                self._say(f"the delta {number} is gone")
+                return False
+            except (DamagedError, MismatchError) as error:
+                self._say(f"the delta {number} cannot be applied: {error}")
+                return False
+            with self._lock.alone():
+                apply()
+            self._said = ""
         return True
 
-    def _load_newer(self) -> None:
-        """Load the newest export, if it is another one and has no less than the model."""
-        found = [each for each in deltas.exports(self._exports) if each[0] != self._export]
-        newest = max(found, key=lambda each: each[0].stat().st_mtime, default=None)
-        if newest and newest[0].stat().st_mtime > self._written:
-            self._load(*newest)
-            self._is_held = False
-            logger.info(f"loaded the export {newest[0].name}")
+    def _load_later(self, newest: tuple[Path, str, int]) -> None:
+        """Load an export with the deltas after it, unless it has less than the model then."""
+        model = _load(*newest)
+        try:
+            while model.number < self._model.number:
+                model.apply(deltas.read(self._deltas, model.number + 1))()
+        except (FileNotFoundError, DamagedError, MismatchError):
+            model.predictor.close()
+            return
+        self._use(model)
+        logger.info(f"loaded the export {newest[0].name}")
 
     def _say(self, why: str) -> None:
         """Say once why the model stays as it is."""
         if why != self._said:
             self._said = why
             self._report(f"{why}: the model stays at {self.version} until the next export")
+
+
+def _load(export: Path, chain: str, number: int) -> _Model:
+    """Load an export.
+
+    Raises:
+        ConfigurationError: it is damaged.
+        OSError: it is gone.
+    """
+    written, predictor = deltas.written(export), Predictor(export)
+    return _Model(
+        predictor, ChangingModel(predictor.session), export, written, chain, number, int(export.name), written
+    )

@@ -122,7 +122,7 @@ def create(
                 of_run = variable("run_id", tf.constant(run))
             initial = tuple(slots.values())
             return DynamicPart(
-                name, dim, -(-rows // count), growth, initial, parameter.decays, DynamicTable(prefix), of_run
+                name, dim, max(1, rows // count), growth, initial, parameter.decays, DynamicTable(prefix), of_run
             )
         given = None if parameter.value is None else _given(parameter, shape, server, count)
         with tf1.device(devices[server]):

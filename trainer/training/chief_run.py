@@ -213,13 +213,13 @@ class ChiefRun:
         self._directory.check_writer()
         if self._evaluation:
             self._evaluation.wait()  # it writes the state "running" to result.json
+        if self._shared.publication:
+            self._shared.publication.end()
         with contextlib.ExitStack() as stack:
             if self._evaluation:
                 stack.enter_context(self._evaluation)
             if self._fit:
                 stack.enter_context(self._fit)
-            if self._shared.publication:
-                stack.callback(self._shared.publication.end)
             evaluator = stack.enter_context(self._problem.evaluator())
             try:
                 score = evaluator.score(self.checkpoint)
@@ -272,7 +272,7 @@ class ChiefRun:
         stopped = {"stopped_before": settings.train_steps} if is_stopped else {}
         stopped |= {"stopped_before_epochs": settings.epochs} if is_stopped and settings.epochs else {}
         written = self._record.write_done(self.checkpoint, score, str(export), stopped)
-        for folder in (self._directory.candidate, self._directory.saving):
+        for folder in (self._directory.candidate, self._directory.saving, self._directory.publishing):
             shutil.rmtree(folder, ignore_errors=True)
         return written
 

@@ -35,6 +35,8 @@ SHARE = 0.5
 """What deltas may have of the bytes of their export."""
 KEPT_EXPORTS = 2
 POLL_SECONDS = 0.2
+RETRY_SECONDS = 30.0
+"""How long to wait after something has failed."""
 STOP_SECONDS = 10.0
 """How long the end of a session waits for a snapshot, which a parameter server that is away may hold up."""
 
@@ -72,8 +74,10 @@ class Publication:
         self._chain = ""
         self._since: int | None = None
         """The period of tables with which the last delta ended; None if the next one would lack earlier ones."""
-        self._number = max(deltas.numbers(directory.deltas), default=0)
+        exported = [number for _, _, number in deltas.exports(directory.exports)]
+        self._number = max([0, *deltas.numbers(directory.deltas), *exported])
         """That of the last delta."""
+        self._next_export = 0.0
         self._bytes, self._count, self._export_bytes = 0, 0, 0
         """Of the deltas since the last export: their bytes and their number; and the bytes of this."""
 
@@ -99,39 +103,46 @@ class Publication:
     def _run(self, checkpoints: CheckpointManager, writing: Background, ended: threading.Event) -> None:
         while not ended.wait(min(self._seconds, POLL_SECONDS)):
             try:
-                if not writing.is_busy and checkpoints.has_bases:
+                if not writing.is_busy:
                     self._publish_if_due(checkpoints)
             except SupersededError:  # the main thread finds it by itself
                 return
-            except Exception as error:  # a parameter server is away, and the session ends
-                logger.info(f"nothing is published now: {brief(error)}")
-                return
+            except Exception as error:  # such as a parameter server that is away: then the session ends
+                self._next = time.monotonic() + max(self._seconds, RETRY_SECONDS)
+                if not ended.is_set():
+                    logger.warning(f"nothing is published now: {brief(error)}")
 
     def _publish_if_due(self, checkpoints: CheckpointManager) -> None:
         """Begin to write a delta, or an export with which deltas begin, if it is time for it."""
-        if time.monotonic() < self._next:
+        now, chain = time.monotonic(), self._chain
+        if now < self._next:
             return
-        if self._since is None or self._needs_export or self._is_long():
-            if self._export_thread and self._export_thread.is_alive():
-                return
-            chain = self._chain
-            checkpoints.save_beside(
+        is_exporting = self._export_thread is not None and self._export_thread.is_alive()
+        has_begun = False
+        if (self._needs_export or self._is_long()) and not is_exporting and now >= self._next_export:
+            has_begun = checkpoints.save_beside(
                 self._directory.publishing, lambda path, found: self._begin_export(path, found, chain)
             )
-        else:
-            checkpoints.read_changes(self._since, self._write)
-        self._next = time.monotonic() + self._seconds
+        elif self._since is not None:
+            has_begun = checkpoints.read_changes(self._since, self._write)
+        if has_begun:
+            self._next = now + self._seconds
 
     def publish_last(self, checkpoints: CheckpointManager, wait: Callable[[], None]) -> None:
         """Write what has changed since the last delta, after `stop`. `wait` waits for what is written."""
         wait()
         if self._since is not None:
-            checkpoints.read_changes(self._since, self._write)
+            try:
+                checkpoints.read_changes(self._since, self._write)
+            except SupersededError:
+                raise
+            except Exception as error:
+                logger.warning(f"the last changes are not published: {brief(error)}")
             wait()
 
     def _is_long(self) -> bool:
         """Whether there is much since the last export."""
-        is_large = self._count >= LEAST_DELTAS and self._bytes > SHARE * self._export_bytes
+        is_large = self._count >= LEAST_DELTAS and self._bytes > SHARE * self._export_bytes > 0
         return is_large or self._count >= MOST_DELTAS
 
     def _begin_export(self, checkpoint: str, snapshot: Snapshot, chain: str) -> None:
@@ -156,12 +167,12 @@ class Publication:
             self._evaluator.restore(checkpoint)
             export = self._directory.exports / checkpoint.rpartition("-")[2]
             export.parent.mkdir(exist_ok=True)
-            self._evaluator.export(export, facts)
+            self._evaluator.export(export, facts, is_for_servers=True)
             self._export_bytes = sum(each.stat().st_size for each in export.rglob("*") if each.is_file())
             logger.info(f"published {self._directory.public(export)}; servers that follow it go on with the next delta")
             self._remove_old()
         except Exception as error:  # training continues, and the next export may be written
-            self._needs_export = True
+            self._needs_export, self._next_export = True, time.monotonic() + RETRY_SECONDS
             logger.warning(f"the model is not published: {brief(error)}")
         finally:
             shutil.rmtree(self._directory.publishing, ignore_errors=True)
@@ -186,8 +197,11 @@ class Publication:
         with contextlib.suppress(OSError):
             for export, _, _ in found[:-KEPT_EXPORTS]:
                 shutil.rmtree(export)
-            for number in deltas.numbers(self._directory.deltas):
-                if number <= min(kept for _, _, kept in found[-KEPT_EXPORTS:]):
+            least = min(number for _, _, number in found[-KEPT_EXPORTS:])
+            for number in deltas.numbers(self._directory.deltas)[
+                :-1
+            ]:  # the last one has the number from which to go on
+                if number <= least:
                     deltas.path(self._directory.deltas, number).unlink(missing_ok=True)
 
     def end(self) -> None:
