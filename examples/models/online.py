@@ -30,7 +30,9 @@ def train_data(context: Any) -> Iterator[tuple[dict[str, Any], Any]]:
                     yield {"user": user, "item": item}, clicked[:, None]
             done.add(name)
         if not names:
-            time.sleep(SECONDS)
+            if not done:
+                print(f"waiting for the first file in {context.data_dir}", flush=True)
+            time.sleep(SECONDS if done else 10 * SECONDS)
 
 
 def test_data(context: Any) -> tuple[dict[str, Any], Any]:

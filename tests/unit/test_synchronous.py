@@ -406,10 +406,22 @@ def test_a_replica_that_joins_does_not_take_the_place_of_another(begin: Any, ser
     for step in (2, 3, 4):
         steps = chief.steps(step)
         counted = other.thread.submit(other.session.run, is_counted, feeds_of(other, step))
+        wait_for_no_tokens(servers, 1)  # or the round would end before the other one has seen it
         assert chief.update() == step
         steps.result(60)
         found.append(counted.result(60))
     assert found == [False, False, True]
+
+
+def wait_for_no_tokens(servers: Servers, replica: int) -> None:
+    """Wait until a replica has taken all its tokens."""
+    with tf.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
+        size = synchronous._token_queue(replica).size()
+    with servers.session(graph) as session:
+        deadline = time.monotonic() + 60
+        while session.run(size):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def feeds_of(member: Member, batch: int) -> dict[Any, Any]:
