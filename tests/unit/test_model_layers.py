@@ -200,3 +200,10 @@ def test_a_script_without_the_trainer_uses_them_with_tf_keras() -> None:
 def test_the_trainer_itself_stays_cheap_to_import() -> None:
     text = "import sys, trainer; assert not {'keras', 'tensorflow', 'numpy'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], timeout=300).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_task_starts_without_keras() -> None:
+    """Its import takes a third of the start. A model of Keras imports it."""
+    text = "import sys, trainer.training.train; assert 'keras' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", text], timeout=300).returncode == 0

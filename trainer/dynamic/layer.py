@@ -4,9 +4,6 @@ With parameter servers its rows are on these (`trainer.shards.dynamic_part`). Pl
 process has the index of the rows, in Python.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from trainer.dynamic import by_id
 from trainer.dynamic.ids import NO_ID
 from trainer.dynamic.index import Index
 from trainer.dynamic.initial_rows import InitialRows
@@ -21,18 +19,6 @@ from trainer.dynamic.initial_rows import InitialRows
 MOST_ADMITTED_AFTER = 255
 
 Array = npt.NDArray[Any]
-
-_by_id = contextvars.ContextVar("by_id", default=False)
-
-
-@contextlib.contextmanager
-def rows_by_id() -> Iterator[None]:
-    """Within it, layers look up rows by their ids, for graphs in which this lookup is replaced."""
-    token = _by_id.set(True)
-    try:
-        yield
-    finally:
-        _by_id.reset(token)
 
 
 @keras.saving.register_keras_serializable(package="trainer")
@@ -112,7 +98,7 @@ class DynamicEmbedding(keras.layers.Layer):  # type: ignore[misc]
     def call(self, inputs: Any, training: bool = False) -> Any:
         """The embeddings of ids [...], [..., output_dim]."""
         ids = self._ids(inputs)
-        if _by_id.get():
+        if by_id.is_active():
             return tf.cast(tf.gather(tf.convert_to_tensor(self.embeddings), ids), self.compute_dtype)
         if training:
             rows, begun, values = tf.numpy_function(self._begin, [ids], [tf.int64, tf.int64, tf.float32])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.examples import Array
-from trainer.dynamic.layer import DynamicEmbedding, rows_by_id
+from trainer.dynamic.by_id import rows_by_id
 from trainer.models import own_train_step
 from trainer.models.op_template import concrete
 from trainer.tensorflow import tf
@@ -39,6 +39,7 @@ class KerasArrays:
             inputs: The inputs of a batch.
             metrics: The variables of its metrics, which are no arrays.
         """
+        from trainer.dynamic.layer import DynamicEmbedding
         from trainer.models.keras_private import global_seed_generator
 
         trainable, own = model.trainable_variables, {id(each) for each in metrics}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.examples import Signature, named
-from trainer.dynamic.layer import rows_by_id
+from trainer.dynamic.by_id import rows_by_id
 from trainer.models import compiled, gathers, own_train_step, ragged
 from trainer.models.keras_arrays import KerasArrays
 from trainer.models.keras_loader import error, inputs_of

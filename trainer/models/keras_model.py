@@ -8,13 +8,12 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optree
 
 from trainer.data.examples import Array, ArraySpec, Signature
-from trainer.dynamic.layer import DynamicEmbedding
 from trainer.models import (
     Gather,
     Growth,
@@ -37,6 +36,9 @@ from trainer.models.towers import Kind, Towers
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Tensor
+
+if TYPE_CHECKING:
+    from trainer.dynamic.layer import DynamicEmbedding
 
 
 class KerasModel:
@@ -357,7 +359,7 @@ class KerasModel:
         return keras_loader.errors(self._name, what, self._model)
 
 
-def _growth(layer: DynamicEmbedding) -> Growth:
+def _growth(layer: "DynamicEmbedding") -> Growth:
     initial = layer.initial
     return Growth(
         layer.admit_after,
