@@ -1,13 +1,14 @@
 """`trainer serve`: finds a model, and serves it."""
 
 import argparse
+import functools
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.config import Parser
 from trainer.errors import AbsentError, StoreError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 MODEL = "/model"
 """Where the image of a packaged model has it."""
 WAIT_SECONDS = 5.0
+
+Found = TypeVar("Found")
 
 
 def read(words: Sequence[str]) -> argparse.Namespace:
@@ -92,17 +95,7 @@ def _load(source: sources.Source) -> "Predictor":
 def _follow(arguments: argparse.Namespace) -> "Follower":
     from trainer.serving.follower import Follower  # slow
 
-    said: list[str] = []
-    while True:
-        try:
-            return Follower(Path(arguments.model), _say)
-        except AbsentError as error:
-            if not arguments.wait:
-                raise
-            if str(error) not in said:
-                said.append(str(error))
-                _say(f"waiting for the model: {error}")
-        time.sleep(WAIT_SECONDS)
+    return _when_there(arguments.wait, lambda: Follower(Path(arguments.model), _say))
 
 
 def _say(sentence: str) -> None:
@@ -111,12 +104,18 @@ def _say(sentence: str) -> None:
 
 def _find(arguments: argparse.Namespace, folder: Path) -> sources.Source:
     """Find the model; with --wait, as soon as it is there."""
+    find = functools.partial(sources.find, arguments.model, arguments.name, arguments.tracking_uri, folder)
+    return _when_there(arguments.wait, find)
+
+
+def _when_there(waits: bool, find: Callable[[], Found]) -> Found:
+    """What a function finds; if it `waits`, as soon as it is there."""
     said = ""
     while True:
         try:
-            return sources.find(arguments.model, arguments.name, arguments.tracking_uri, folder)
+            return find()
         except (AbsentError, StoreError) as error:
-            if not arguments.wait:
+            if not waits:
                 raise
             if str(error) != said:
                 said = str(error)
