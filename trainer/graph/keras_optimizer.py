@@ -132,7 +132,7 @@ class KerasOptimizer(Optimizer):
     @functools.cached_property
     def row_update(self) -> RowUpdate | None:
         """The update of rows of tables by one op; None if none computes it."""
-        return None if self._schedule is None else row_update.of(self.keras)
+        return row_update.of(self.keras)
 
     @functools.cached_property
     def _schedule(self) -> float | OpTemplate | None:
