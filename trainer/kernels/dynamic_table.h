@@ -118,6 +118,9 @@ class DynamicTable {
 
   // Copies the values of the rows of some ids, each once, to [count, dim]. Ids without a row get one, or zeros.
   void Read(const int64_t* ids, int64_t count, int32_t now, float* found, const Parallel& parallel) {
+    for (int64_t i = 0; i < count; i++) {
+      if (ids[i] == kNoId) std::fill_n(found + i * options_.dim, options_.dim, 0.0f);
+    }
     ForSegments(ids, count, parallel, [&](Segment& segment, int64_t number, const Item* items, int64_t size) {
       Sweep(segment, number, now);
       std::vector<int64_t> rows(size);

@@ -578,13 +578,8 @@ class ReadDynamicRows : public DynamicTableOp {
     Tensor* output;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({ids.NumElements() * table->options().dim}), &output));
-    float* values = output->flat<float>().data();
-    const int64_t* each = ids.flat<int64_t>().data();
-    for (int64_t i = 0; i < ids.NumElements(); i++) {
-      if (each[i] == trainer::kNoId) std::fill_n(values + i * table->options().dim, table->options().dim, 0.0f);
-    }
     const auto now = static_cast<int32_t>(context->input(1).scalar<int64_t>()());
-    table->Read(each, ids.NumElements(), now, values, Threads(context));
+    table->Read(ids.flat<int64_t>().data(), ids.NumElements(), now, output->flat<float>().data(), Threads(context));
   }
 };
 
