@@ -70,8 +70,8 @@ class Snapshot:
 
     def changes(self) -> Iterator[tuple[Table, Changes]]:
         """The tables, each with the rows that have changed."""
-        values = self.fetch().tables.changes
-        return zip(self._writer.tables, values, strict=True) if values else iter(())
+        found = self.fetch().tables
+        return zip(found.tables, found.changes, strict=True)
 
     def write(self, stem: Path, may_merge: bool = True) -> str:
         """Write a checkpoint and return its path, STEM-STEP. `may_merge` allows new bases for its tables.
@@ -393,11 +393,6 @@ class _Writer:
         """By suffix: the number of vectors, and the shapes of the arrays in them."""
         self._tables = tables
         self._session: Session = None
-
-    @property
-    def tables(self) -> Sequence[Table]:
-        """The tables of a snapshot."""
-        return self._tables.tables
 
     def _arrays_of(self, values: _Values) -> dict[str, Array]:
         """The arrays of the parameters and of the slots, by name."""

@@ -33,6 +33,7 @@ class TableSnapshot:
 
     period: int
     """That which began then."""
+    tables: Sequence[Table]
     changes: Sequence[Changes]
     """For each table."""
 
@@ -162,11 +163,6 @@ class TableSaver:
             self._is_base_finite &= _is_finite(table, found)
             yield found
 
-    @property
-    def tables(self) -> Sequence[Table]:
-        """The tables."""
-        return self._tables
-
     def begin_period(self, since: int | None = None) -> dict[Tensor, int]:
         """What the ops of `stage` must be fed with. They need bases.
 
@@ -201,7 +197,7 @@ class TableSaver:
             session.run([part.clear for part in parts])
             self._tell_size(session, number, table)
             changes.append(Changes(joined[order], values))
-        return TableSnapshot(period, changes)
+        return TableSnapshot(period, self._tables, changes)
 
     def is_finite(self, snapshot: TableSnapshot) -> bool:
         """Whether all rows are finite."""
