@@ -16,7 +16,7 @@ from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
 from trainer.evaluate import stored_tables
-from trainer.evaluate.exported_tables import ExportedTables, create_variables
+from trainer.evaluate.exported_tables import ExportedTables, create_variable
 from trainer.evaluate.retrieval import VECTORS, Retrieval, figures, placeholders
 from trainer.export import candidate_files, export_writer, saved_model
 from trainer.export.export_folder import CANDIDATE, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
@@ -78,7 +78,7 @@ class CheckpointEvaluator:
         with self._graph.as_default(), tf1.device(device):
             self._tables = [name for name, each in parameters.items() if each.is_table]
             dense = {name: each for name, each in parameters.items() if not each.is_table}
-            variables = create_variables({name: each.shape for name, each in dense.items()})
+            variables = {name: create_variable(name, each.shape) for name, each in dense.items()}
             self._given = {name: each.initial_value for name, each in variables.items()}
             self._assign = [each.initializer for each in variables.values()]
             specs = test.signature.specs

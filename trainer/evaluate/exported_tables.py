@@ -20,15 +20,11 @@ from trainer.tensorflow.private import without_op_callbacks
 from trainer.tensorflow_types import Graph, Tensor, Variable
 
 
-def create_variables(shapes: Mapping[str, Sequence[int | None]], dtype: object = tf.float32) -> dict[str, Variable]:
-    """Add variables of these names to the default graph. Their initial values are placeholders."""
-
-    def create(name: str, shape: Sequence[int | None]) -> Variable:
-        value = tf1.placeholder(dtype, shape)
-        return tf1.get_variable(name, initializer=value, use_resource=True, validate_shape=None not in shape)
-
+def create_variable(name: str, shape: Sequence[int | None], dtype: object = tf.float32) -> Variable:
+    """Add a variable to the default graph. Its initial value is a placeholder."""
+    value = tf1.placeholder(dtype, shape)
     with without_op_callbacks():  # with them, TensorFlow's saver does not know a variable
-        return {name: create(name, shape) for name, shape in shapes.items()}
+        return tf1.get_variable(name, initializer=value, use_resource=True, validate_shape=None not in shape)
 
 
 class ExportedTables:
@@ -39,12 +35,11 @@ class ExportedTables:
         self._parameters, self._tables = parameters, tables
         self._growing = {name: each for name, each in tables.items() if isinstance(each, DynamicRows)}
         shapes = {name: tables[name].shape if name in tables else each.shape for name, each in parameters.items()}
-        self._variables = create_variables(shapes)
-        self._ids, self._new_ids = (
-            {name: _create(name + end, shape(each), tf.int64) for name, each in self._growing.items()}
-            for end, shape in ((IDS, lambda each: [len(each.ids)]), (NEW_IDS, lambda _: [None]))
-        )
-        self._new_rows = {name: _create(name + NEW_ROWS, [None, each.shape[1]]) for name, each in self._growing.items()}
+        self._variables = {name: create_variable(name, shape) for name, shape in shapes.items()}
+        growing = self._growing.items()
+        self._ids = {name: create_variable(name + IDS, [len(each.ids)], tf.int64) for name, each in growing}
+        self._new_ids = {name: create_variable(name + NEW_IDS, [None], tf.int64) for name in self._growing}
+        self._new_rows = {name: create_variable(name + NEW_ROWS, [None, each.shape[1]]) for name, each in growing}
         self._kept: list[Graph] = []
 
     def add(
@@ -77,10 +72,6 @@ class ExportedTables:
             whole[self._new_rows[name].op.name] = np.zeros((1, each.shape[1]), np.float32)
         whole |= {of[name]: each.between(0, 0) for name, each in self._tables.items() if not each.shape[0]}
         return SlicedSaver(whole, {of[name]: each for name, each in self._tables.items() if each.shape[0]})
-
-
-def _create(name: str, shape: Sequence[int | None], dtype: object = tf.float32) -> Variable:
-    return create_variables({name: shape}, dtype)[name]
 
 
 def _find(known: Variable, rows: Variable, ids: Tensor) -> Tensor:
