@@ -37,6 +37,7 @@ from trainer.training import server
 from trainer.training.context import TaskContext
 from trainer.training.server import TaskServer
 from trainer.training.threads import Threads
+from trainer.training.train import train
 from trainer.training.watch.watchdog import Watchdog
 
 hypothesis.settings.register_profile("same examples each time", examples(50))
@@ -266,3 +267,8 @@ def row_ops(request: pytest.FixtureRequest) -> Iterator[None]:
             pytest.skip("there is no compiler of C++")
         yield
     library.load.cache_clear()
+
+
+def train_alone(settings: Settings) -> None:
+    """Train in this process alone, to the end."""
+    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))

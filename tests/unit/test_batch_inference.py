@@ -13,11 +13,8 @@ from PIL import Image
 from trainer import cli
 from trainer.config import Settings, load_values
 from trainer.data import digits
-from trainer.telemetry.metrics import Metrics
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
 
+from .conftest import train_alone
 from .data_command import DataCommand
 
 pytestmark = [
@@ -31,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on digits."""
     directory = tmp_path_factory.mktemp("run")
     settings = Settings(train_dir=str(directory), train_steps=200, batch_size=50, hidden_units=20)
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     return directory
 
 
@@ -158,7 +155,7 @@ def train_on_a_table(
         "model": str(tmp_path / "net.py"), "dataset": "lance", "data_dir": uri, "train_dir": str(tmp_path / "run"),
         "train_steps": train_steps, "batch_size": 50,
     })  # fmt: skip
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     return tmp_path / "new.csv"
 
 

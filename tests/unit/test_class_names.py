@@ -16,10 +16,8 @@ from trainer.datasets.importing import Progress
 from trainer.export import export_folder
 from trainer.serving import rest_v1, sources
 from trainer.serving.predictor import Predictor
-from trainer.telemetry.metrics import Metrics
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train_dir=str(folder / "run"),
         epochs=20,
     )
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     return folder / "run"
 
 
@@ -150,7 +148,7 @@ def test_values_of_the_rows_of_a_table_are_predicted(models: Models, tmp_path: P
         "model": str(model), "dataset": "lance", "data_dir": str(tmp_path / "t.lance"),
         "train_dir": str(tmp_path / "run"), "train_steps": 600, "batch_size": 50,
     })  # fmt: skip
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     code, _ = models("predict", tmp_path / "run", "--data", table, "--output", tmp_path / "out")
     assert code == 0
     with (tmp_path / "out" / "predictions.csv").open() as file:
@@ -161,7 +159,7 @@ def test_values_of_the_rows_of_a_table_are_predicted(models: Models, tmp_path: P
 
 def test_a_model_of_something_else_takes_no_table(models: Models, tmp_path: Path) -> None:
     settings = Settings(train_dir=str(tmp_path / "digits"), train_steps=10)
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     table = write(tmp_path / "new.csv", 3)
     code, said = models("predict", tmp_path / "digits", "--data", table, "--output", tmp_path / "out")
     assert (code, said) == (

@@ -13,10 +13,8 @@ import pytest
 from trainer import cli
 from trainer.config import Settings
 from trainer.problem.column_files import with_model
-from trainer.telemetry.metrics import Metrics
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "epochs": 1,
     }
     settings = with_model(Settings(**values, given=frozenset(values)))
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
     return folder
 
 
@@ -142,7 +140,7 @@ def test_lists_of_other_lengths_than_those_of_the_training(tmp_path: Path, capsy
         "train_steps": 2,
     }
     settings = with_model(Settings(**values, given=frozenset(values)))
-    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(settings)
 
     def predict(data: Path) -> tuple[int, str]:
         words = [str(tmp_path / "run"), "--data", str(data), "--output", str(tmp_path / "out")]

@@ -14,12 +14,10 @@ from trainer import cli
 from trainer.config import Settings
 from trainer.export import export_folder
 from trainer.kernels import library
-from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             table_rows=100,
             export="last",
         )
-        assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+        train_alone(settings)
     return folder / "run"
 
 
@@ -145,7 +143,7 @@ def test_bad_input_is_a_sentence_and_leaves_nothing(delta: Delta, run: Path, tmp
     code, said = delta(old=tmp_path / "20")
     assert (code, "OLD: the variables of" in said and "copy the model again" in said) == (2, True)
     other = Settings(train_dir=str(tmp_path / "other"), train_steps=2, batch_size=50)
-    assert train(TaskContext(other, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(other)
     assert "has other variables than OLD, such as" in delta(new=tmp_path / "other")[1]
     assert {each.name for each in tmp_path.iterdir()} == {"there", "file", "20", "other"}
 
@@ -187,7 +185,7 @@ def test_the_delta_of_a_table_that_grows_is_by_ids(
         (tmp_path / "growing.py").write_text(GROWING.replace("FIRST", str(first)))
         settings = Settings(model=str(tmp_path / "growing.py"), train_dir=str(tmp_path / "run"), train_steps=steps)
         settings = replace(settings, batch_size=50, export="last")
-        assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+        train_alone(settings)
     old, new = (rows_of(tmp_path / "run" / "export" / step) for step in ("10", "20"))
     assert old.keys() - new.keys()
     assert new.keys() - old.keys()

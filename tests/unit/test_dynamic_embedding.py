@@ -16,12 +16,10 @@ from trainer.errors import ConfigurationError
 from trainer.export import saved_model
 from trainer.kernels import library
 from trainer.layers import DynamicEmbedding
-from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
 
@@ -158,9 +156,7 @@ def run(folder: Path, source: str, **settings: Any) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "mine.py").write_text(source)
     given = {"train_steps": 100, "train_dir": str(folder / "run"), **settings}
-    assert train(
-        TaskContext(Settings(model=str(folder / "mine.py"), **given), None, Watchdog(60, 1, 1), Metrics("single", 0))
-    )
+    train_alone(Settings(model=str(folder / "mine.py"), **given))
     return folder / "run"
 
 

@@ -21,11 +21,9 @@ from trainer.kernels import library
 from trainer.serving.follower import Follower
 from trainer.serving.predictor import Predictor
 from trainer.serving.shared_lock import SharedLock
-from trainer.telemetry.metrics import Metrics
 from trainer.training import publication
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,7 +75,7 @@ def start(folder: Path, steps: int = 200, **settings: Any) -> Path:
         publish_seconds=0.01,
         export="last",
     )
-    assert train(TaskContext(replace(run, **settings), None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(replace(run, **settings))
     return folder / "run"
 
 
@@ -301,7 +299,7 @@ def test_a_model_without_tables_is_published_too(tmp_path: Path) -> None:
     run = Settings(
         train_dir=str(tmp_path / "run"), train_steps=300, steps_per_execution=1, publish_seconds=0.01, export="last"
     )
-    assert train(TaskContext(run, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(run)
     follower = Follower(tmp_path / "run", print)
     follower.catch_up()
     assert follower.step == 300

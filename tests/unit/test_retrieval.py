@@ -22,11 +22,9 @@ from trainer.evaluate.retrieval import Retrieval
 from trainer.export import saved_model
 from trainer.models.towers import Tower
 from trainer.problem import problem
-from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
-from trainer.training.context import TaskContext
-from trainer.training.train import train
-from trainer.training.watch.watchdog import Watchdog
+
+from .conftest import train_alone
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
 
@@ -77,7 +75,7 @@ def start(tmp_path: Path, source: str, **settings: Any) -> Path:
     (tmp_path / "towers_model.py").write_text(source)
     given = {"train_steps": 150, "batch_size": 100, **settings}
     run = Settings(model=str(tmp_path / "towers_model.py"), train_dir=str(tmp_path / "run"), **given)
-    assert train(TaskContext(run, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    train_alone(run)
     return tmp_path / "run"
 
 
