@@ -119,6 +119,11 @@ def test_contributions_to_a_round_are_averaged_by_row_and_those_to_earlier_ones_
         session.run(start, {step: 8})
         contribute([2], [4, 8], 4, 8)
         assert [each.tolist() for each in session.run(take)] == [[2], [1, 2]]
+        contribute(list(range(ROWS)), [1, 2] * ROWS, 1, 9)  # the table of places grows
+        contribute(list(range(ROWS - 2, -1, -1)), [3, 4] * (ROWS - 1), 1, 9)
+        found, averages = session.run(take)
+        expected = [[2, 3]] * (ROWS - 1) + [[0.5, 1]]
+        assert averages.reshape(-1, 2)[np.argsort(found)].tolist() == expected
 
 
 def test_sums_of_rows_are_those_of_their_gradients() -> None:

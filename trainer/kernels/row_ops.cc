@@ -161,16 +161,17 @@ REGISTER_OP("TrainerDistinctIds")
 // Gives ids their places in the order of their first occurrence, by open addressing.
 class Places {
  public:
-  explicit Places(int64_t most) {
-    while ((int64_t{1} << bits_) < 2 * most) bits_++;  // at most half of the table is used
+  // Makes room for so many more ids.
+  void Reserve(int64_t more) {
+    const int64_t most = static_cast<int64_t>(ids_.size()) + more;
+    if (static_cast<int64_t>(table_.size()) >= 2 * most) return;  // at most half of the table is used
+    while ((int64_t{1} << bits_) < 2 * most) bits_++;
     table_.assign(size_t{1} << bits_, -1);
-    ids_.reserve(most);
+    for (size_t place = 0; place < ids_.size(); place++) table_[Slot(ids_[place])] = static_cast<int32_t>(place);
   }
 
   int32_t Of(int64_t id) {
-    const uint64_t mask = table_.size() - 1;
-    uint64_t slot = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> (64 - bits_);
-    while (table_[slot] >= 0 && ids_[table_[slot]] != id) slot = (slot + 1) & mask;
+    const uint64_t slot = Slot(id);
     if (table_[slot] < 0) {
       table_[slot] = static_cast<int32_t>(ids_.size());
       ids_.push_back(id);
@@ -178,13 +179,31 @@ class Places {
     return table_[slot];
   }
 
+  void Clear() {
+    ids_.clear();
+    std::fill(table_.begin(), table_.end(), -1);
+  }
+
   const std::vector<int64_t>& ids() const { return ids_; }
 
  private:
+  // That of an id, or the empty one where it goes.
+  uint64_t Slot(int64_t id) const {
+    const uint64_t mask = table_.size() - 1;
+    uint64_t slot = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> (64 - bits_);
+    while (table_[slot] >= 0 && ids_[table_[slot]] != id) slot = (slot + 1) & mask;
+    return slot;
+  }
+
   int bits_ = 4;
   std::vector<int32_t> table_;
   std::vector<int64_t> ids_;
 };
+
+// Adds a row of numbers to another one.
+inline void AddRow(const float* __restrict from, int64_t dim, float* __restrict to) {
+  for (int64_t j = 0; j < dim; j++) to[j] += from[j];
+}
 
 class DistinctIds : public OpKernel {
  public:
@@ -197,7 +216,8 @@ class DistinctIds : public OpKernel {
     Tensor *places, *distinct;
     OP_REQUIRES_OK(context, context->allocate_output(1, given.shape(), &places));
     int32_t* place = places->flat<int32_t>().data();
-    Places found(count);
+    Places found;
+    found.Reserve(count);
     for (int64_t i = 0; i < count; i++) place[i] = found.Of(ids[i]);
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({static_cast<int64_t>(found.ids().size())}), &distinct));
@@ -244,9 +264,7 @@ class SumOfRows : public OpKernel {
       const int32_t* place = places.flat<int32_t>().data();
       for (int64_t i = 0; i < total; i++) {
         OP_REQUIRES(context, place[i] >= 0 && place[i] < count, absl::InvalidArgumentError("a place is out of range"));
-        float* __restrict sum = sums + place[i] * dim_;
-        const float* __restrict own = gradient + i * dim_;
-        for (int64_t j = 0; j < dim_; j++) sum[j] += own[j];
+        AddRow(gradient + i * dim_, dim_, sums + place[i] * dim_);
       }
     }
   }
@@ -258,27 +276,38 @@ class SumOfRows : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("TrainerSumOfRows").Device(tensorflow::DEVICE_CPU), SumOfRows);
 
-// The contributions of replicas to the rows of a table in a round, as SparseConditionalAccumulator has them. It keeps the
-// tensors as they came, and adds them up when they are taken.
+// The sums of the contributions of replicas to the rows of a table in a round, as SparseConditionalAccumulator has them.
 class RowSums : public tensorflow::ResourceBase {
  public:
-  struct Contribution {
-    Tensor rows, gradients;
-    float weight;
-  };
-
   std::string DebugString() const override { return "RowSums"; }
 
-  void Add(const Contribution& contribution, int64_t step) {
+  // Adds the gradients [count, dim] of distinct rows, and a weight, unless the present step is later.
+  void Add(const int64_t* rows, int64_t count, const float* gradients, int64_t dim, float weight, int64_t step) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (step >= step_) contributions_.push_back(contribution);
+    if (step < step_) return;
+    weight_ += weight;
+    places_.Reserve(count);
+    for (int64_t i = 0; i < count; i++, gradients += dim) {
+      const size_t begin = static_cast<size_t>(places_.Of(rows[i])) * dim;
+      if (begin == sums_.size()) {
+        sums_.insert(sums_.end(), gradients, gradients + dim);
+      } else {
+        AddRow(gradients, dim, sums_.data() + begin);
+      }
+    }
   }
 
-  // The contributions, and counts a step, so that others of this step are dropped.
-  std::vector<Contribution> Take() {
+  // Counts a step, so that further contributions to this one are dropped, and empties the sums, after `function` got the
+  // rows, their sums and the weight of all contributions.
+  absl::Status Take(
+      const std::function<absl::Status(const std::vector<int64_t>&, const std::vector<float>&, float)>& function) {
     std::lock_guard<std::mutex> lock(mutex_);
+    const auto status = function(places_.ids(), sums_, weight_);
     step_++;
-    return std::exchange(contributions_, {});
+    places_.Clear();
+    sums_.clear();
+    weight_ = 0;
+    return status;
   }
 
   void Start(int64_t step) {
@@ -289,7 +318,9 @@ class RowSums : public tensorflow::ResourceBase {
  private:
   std::mutex mutex_;
   int64_t step_ = 0;
-  std::vector<Contribution> contributions_;
+  float weight_ = 0;
+  Places places_;
+  std::vector<float> sums_;
 };
 
 // An op on the sums of a name, which all sessions of a server share.
@@ -321,6 +352,7 @@ class RowSumsOp : public OpKernel {
 
 REGISTER_OP("TrainerAddToRowSums")
     .Attr("shared_name: string")
+    .Attr("dim: int >= 1")
     .Input("rows: int64")
     .Input("gradients: float")
     .Input("weight: float")
@@ -331,20 +363,27 @@ REGISTER_OP("TrainerAddToRowSums")
 
 class AddToRowSums : public RowSumsOp {
  public:
-  using RowSumsOp::RowSumsOp;
+  explicit AddToRowSums(OpKernelConstruction* context) : RowSumsOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+  }
 
  protected:
   void Compute(OpKernelContext* context, RowSums* sums) override {
-    sums->Add({context->input(0), context->input(1), context->input(2).scalar<float>()()},
-              context->input(3).scalar<int64_t>()());
+    const Tensor &rows = context->input(0), &gradients = context->input(1);
+    OP_REQUIRES(context, gradients.NumElements() == rows.NumElements() * dim_,
+                absl::InvalidArgumentError("rows and gradients have different sizes"));
+    sums->Add(rows.flat<int64_t>().data(), rows.NumElements(), gradients.flat<float>().data(), dim_,
+              context->input(2).scalar<float>()(), context->input(3).scalar<int64_t>()());
   }
+
+ private:
+  int64_t dim_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TrainerAddToRowSums").Device(tensorflow::DEVICE_CPU), AddToRowSums);
 
 REGISTER_OP("TrainerTakeRowSums")
     .Attr("shared_name: string")
-    .Attr("dim: int >= 1")
     .Output("rows: int64")
     .Output("averages: float")
     .SetIsStateful()
@@ -357,48 +396,21 @@ REGISTER_OP("TrainerTakeRowSums")
 
 class TakeRowSums : public RowSumsOp {
  public:
-  explicit TakeRowSums(OpKernelConstruction* context) : RowSumsOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-  }
+  using RowSumsOp::RowSumsOp;
 
  protected:
   void Compute(OpKernelContext* context, RowSums* sums) override {
-    const auto contributions = sums->Take();
-    int64_t most = 0;
-    float weight = 0;
-    for (const auto& each : contributions) {
-      OP_REQUIRES(context, each.gradients.NumElements() == each.rows.NumElements() * dim_,
-                  absl::InvalidArgumentError("rows and gradients have different sizes"));
-      most += each.rows.NumElements();
-      weight += each.weight;
-    }
-    Places places(most);
-    std::vector<int32_t> place;
-    place.reserve(most);
-    for (const auto& each : contributions) {
-      const int64_t* rows = each.rows.flat<int64_t>().data();
-      for (int64_t i = 0; i < each.rows.NumElements(); i++) place.push_back(places.Of(rows[i]));
-    }
-    const int64_t size = static_cast<int64_t>(places.ids().size());
-    Tensor *rows, *averages;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({size}), &rows));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({size * dim_}), &averages));
-    std::copy(places.ids().begin(), places.ids().end(), rows->flat<int64_t>().data());
-    float* sum = averages->flat<float>().data();
-    std::fill(sum, sum + size * dim_, 0.0f);
-    const float scale = weight == 0 ? 0 : 1 / weight;
-    int64_t number = 0;
-    for (const auto& each : contributions) {
-      const float* gradient = each.gradients.flat<float>().data();
-      for (int64_t i = 0; i < each.rows.NumElements(); i++, number++, gradient += dim_) {
-        float* __restrict own = sum + place[number] * dim_;
-        for (int64_t j = 0; j < dim_; j++) own[j] += gradient[j] * scale;
-      }
-    }
+    OP_REQUIRES_OK(context, sums->Take([&](const auto& ids, const auto& found, float weight) {
+      Tensor *rows, *averages;
+      TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({static_cast<int64_t>(ids.size())}), &rows));
+      TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({static_cast<int64_t>(found.size())}), &averages));
+      std::copy(ids.begin(), ids.end(), rows->flat<int64_t>().data());
+      const float scale = weight == 0 ? 0 : 1 / weight;
+      std::transform(found.begin(), found.end(), averages->flat<float>().data(),
+                     [scale](float sum) { return sum * scale; });
+      return absl::OkStatus();
+    }));
   }
-
- private:
-  int64_t dim_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TrainerTakeRowSums").Device(tensorflow::DEVICE_CPU), TakeRowSums);

@@ -71,10 +71,10 @@ class _Kept:
     dim: int
 
     def add(self, rows: Tensor, gradients: Tensor, weight: Tensor, step: Tensor) -> Operation:
-        return self.ops.trainer_add_to_row_sums(rows, gradients, weight, step, shared_name=self.name)
+        return self.ops.trainer_add_to_row_sums(rows, gradients, weight, step, shared_name=self.name, dim=self.dim)
 
     def take(self) -> tuple[Tensor, Tensor]:
-        return tuple(self.ops.trainer_take_row_sums(shared_name=self.name, dim=self.dim))
+        return tuple(self.ops.trainer_take_row_sums(shared_name=self.name))
 
     def start(self, step: Tensor) -> Operation:
         return self.ops.trainer_start_row_sums(step, shared_name=self.name)
