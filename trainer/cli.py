@@ -1,6 +1,7 @@
 """The `trainer` command: it parses arguments, runs a subcommand, and reports each user error as one sentence."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import logging
@@ -14,6 +15,7 @@ from typing import NoReturn, TextIO
 
 import trainer
 from trainer import config
+from trainer.client import commands as client_commands
 from trainer.cluster import spec
 from trainer.errors import (
     EXIT_CONFIGURATION,
@@ -57,6 +59,9 @@ commands:
   models         compare two trained models, predict with one, write what differs in a newer one, or publish one
   serve          serve a model by HTTP and gRPC: a packaged one, that of a run, or a version in MLflow
   tensorboard    run TensorBoard, also on directories on object stores
+  submit         train in a Kubernetes cluster, with the options of launch, and follow the run to its end
+  runs           list the runs in a cluster; follow NAME, logs NAME, fetch NAME FOLDER, stop NAME, resume NAME and
+                 delete NAME do what they say
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
 
@@ -89,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve": _serve,
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
+        **{name: functools.partial(client_commands.main, name) for name in client_commands.COMMANDS},
     }
 
     def run() -> int:

@@ -378,7 +378,7 @@ def changes(file: Path, settings: Settings) -> list[str]:
     The training directory does not count: it may have moved. A file that is absent or damaged has no settings.
     """
     try:
-        before = _read_yaml(file)
+        before = read_yaml(file)
     except ConfigurationError:
         return []
     now = _ADAPTER.dump_python(settings, mode="json")
@@ -509,7 +509,7 @@ def load(
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     train_dir = {**from_environment, **from_command_line}.get("train_dir")
     file = arguments.config or (_settings_of(train_dir) if continues else None)
-    from_file = _read_yaml(file) if file else {}
+    from_file = read_yaml(file) if file else {}
     chosen = from_file.pop(GIVEN) if isinstance(from_file.get(GIVEN), list) else list(from_file)
     if not is_whole:  # null is the default
         from_file = {name: value for name, value in from_file.items() if name in chosen and value is not None}
@@ -620,16 +620,26 @@ def _validated(settings: Settings) -> Settings:
     return settings
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, option: str = "--config", what: str = "setting names to values") -> dict[str, Any]:
+    """The mapping in a YAML file; empty if the file is.
+
+    Args:
+        path: The file.
+        option: The option that names it, for errors.
+        what: What the mapping maps, for errors.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is not one mapping.
+    """
     try:
         documents = load_all(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--config: {path} cannot be read: {error}.") from None
+        raise ConfigurationError(f"{option}: {path} cannot be read: {error}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"--config: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise ConfigurationError(f"{option}: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
     content = documents[0] if documents else None
     if content is None and len(documents) < 2:
         return {}
     if not isinstance(content, dict) or len(documents) > 1:
-        raise ConfigurationError(f"--config: {path} must be one mapping from setting names to values.")
+        raise ConfigurationError(f"{option}: {path} must be one mapping from {what}.")
     return {str(name): value for name, value in content.items()}
