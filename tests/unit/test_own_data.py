@@ -231,6 +231,48 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
     assert {*first} == {*second} == set(range(60))
 
 
+OWN_PART = """
+    def train_data(context):
+        for index in range(120):
+            if index % context.replicas == context.replica:
+                yield np.full((2, 2), index, "float32"), np.full(2, index % 3)
+
+    def test_data(context):
+        return np.ones((6, 2)), [0, 1, 2] * 2
+    """
+OWN_BATCHES = """
+    class Batches(keras.utils.PyDataset):
+        def __init__(self, replica, replicas):
+            super().__init__()
+            self.replica, self.replicas = replica, replicas
+
+        def __len__(self):
+            return 120 // self.replicas
+
+        def __getitem__(self, index):
+            index = index * self.replicas + self.replica
+            return np.full((2, 2), index, "float32"), np.full(2, index % 3)
+
+    def train_data(context):
+        return Batches(context.replica, context.replicas)
+
+    def test_data(context):
+        return np.ones((6, 2)), [0, 1, 2] * 2
+    """
+
+
+@pytest.mark.parametrize("data", [OWN_PART, OWN_BATCHES], ids=["generator", "PyDataset"])
+@pytest.mark.parametrize("spare_workers", [0, 2])
+def test_a_generator_that_chooses_by_the_replica_is_not_shared_again(
+    tmp_path: Path, data: str, spare_workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    first, second = read_by(tmp_path, MODEL + data, 2, spare_workers=spare_workers)
+    assert first[:120] == [index for index in range(0, 120, 2) for _ in range(2)]
+    assert second[:120] == [index for index in range(1, 120, 2) for _ in range(2)]
+    assert "train_data(): this replica reads all that it gives, because it asks for context.replica" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

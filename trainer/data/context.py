@@ -1,6 +1,6 @@
 """What reading data may depend on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class DataContext:
     """The number of replicas that are listed."""
     spare_workers: int = 0
     """How many of them need not exist. If there are some, the number of replicas may change during the run."""
+    _asked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def replicas(self) -> int:
@@ -27,4 +28,15 @@ class DataContext:
     @property
     def replica(self) -> int:
         """The index of this replica, from 0, below `replicas`. Replicas that join a run share it with others."""
+        self._asked.add("replica")
         return self.index % self.replicas
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether a function with this context has asked which replica it is, so that it can choose its own part."""
+        return bool(self._asked)
+
+    @property
+    def alone(self) -> "DataContext":
+        """This context without other replicas."""
+        return replace(self, index=0, listed=1, spare_workers=0)

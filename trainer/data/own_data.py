@@ -55,16 +55,20 @@ def load(
     """
     if not callable(getattr(module, TRAIN, None)):
         return None
+    context = replace(data)  # of the file's functions, which notes what they ask
     steps = fit.validation_steps
     most = (steps, steps * (fit.batch_size or data.batch_size)) if steps else None
 
     def call(function: str, *more: Any) -> Any:
-        return functions.call(module, function, name, data, *more)
+        return functions.call(module, function, name, context, *more)
 
     def read(found: Any, again: Callable[[], Any], what: str, part: DataContext | None = None) -> Examples | Stream:
         origin = f"model={name}: {what}"
         if make := _generator(found, again):
             found = generators.dataset(make, origin, name)
+            if part and part.listed > 1 and context.has_chosen:
+                logger.info(f"{origin}: this replica reads all that it gives, because it asks for context.replica")
+                found, part = pipeline.of_unknown_size(found), part.alone
         return _read(found, origin, part, accepted, None if part else most)
 
     digest, count = None, None

@@ -459,6 +459,12 @@ def _part(dataset: Any, data: DataContext | None, origin: str) -> _Part:
     return _Part(part, what, first, rest)
 
 
+def of_unknown_size(dataset: Any) -> Any:
+    """A dataset with the same elements, of which each replica has others, so that their number is not that of all."""
+    with eager_mode():
+        return dataset.filter(lambda *_: True)
+
+
 def _begin(part: Any, origin: str) -> tuple[list[Any], Iterator[Any]]:
     """At most two elements, and an iterator over the rest."""
     elements = _elements(part, origin)
