@@ -89,6 +89,7 @@ TABLES: dict[str, Row] = {
         table_rows=10,
         tables=("embedding/embeddings",),
     ),
+    "a_type_of_its_own": embedded("layers.Embedding(60, 4, dtype='mixed_bfloat16')(ids)", "optimizers.SGD(0.1), 'mse'"),
     "texts_by_hashing": embedded(
         "layers.Embedding(12, 4)(layers.Hashing(12)(layers.Lambda(tf.strings.as_string, dtype='string')(ids)))",
         "optimizers.SGD(0.1), 'mse'",

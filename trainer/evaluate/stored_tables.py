@@ -38,9 +38,9 @@ def add(
     tables = {name: each for name, each in whole.items() if name not in arrays}
     found = [(name, op) for name, table in tables.items() for op in gathers.find(table, [*whole.values()])]
     rows = [op.outputs[0] for _, op in found]
-    ids = of_graph(graph, leaves, [op.inputs[1] for _, op in found], pruned=True).copy(given, "ids") if found else []
+    ids = of_graph(graph, leaves, [op.inputs[1] for _, op in found]).copy(given, "ids") if found else []
     looked_up = [look_up(name, each, op.outputs[0]) for (name, op), each in zip(found, ids, strict=True)]
     others = [name for name in tables if name not in {name for name, _ in found}]
     dense = {**arrays, **{name: look_up(name, None, whole[name]) for name in others}}
-    template = of_graph(graph, [*(whole[name] for name in dense), *leaves, *rows], outputs, pruned=True)
+    template = of_graph(graph, [*(whole[name] for name in dense), *leaves, *rows], outputs)
     return template.copy([*dense.values(), *given, *looked_up], "computed"), graph

@@ -7,7 +7,7 @@ copies are plain ops, so they run as fast as ops that Python builds.
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,18 +46,13 @@ class OpTemplate:
         return [of_input[each] if each in of_input else next(found) for each in self.outputs]
 
 
-def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pruned: bool = False) -> OpTemplate:
-    """The template of a graph without the ops of its inputs, which are its placeholders and perhaps others.
-
-    With `pruned`, it has what the outputs need alone.
-    """
+def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> OpTemplate:
+    """The template of what outputs need of a graph, without its inputs: its placeholders, and perhaps other tensors."""
     definition = graph.as_graph_def()
-    if pruned:
-        definition = tf1.graph_util.extract_sub_graph(definition, [each.op.name for each in outputs])
-    given = {each.op.name for each in inputs}
+    needed = _needed(definition, {each.op.name for each in outputs}, {each.op.name for each in inputs})
     for index in reversed(range(len(definition.node))):
         node = definition.node[index]
-        if node.op == "Placeholder" or node.name in given:  # a copy maps it to an input
+        if node.op == "Placeholder" or node.name not in needed:  # a copy maps it to an input
             del definition.node[index]
             continue
         if "_class" in node.attr:  # colocation, perhaps with a placeholder
@@ -66,6 +61,19 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], 
             place = tf1.DeviceSpec.from_string(node.device)
             node.device = tf1.DeviceSpec(device_type=place.device_type, device_index=place.device_index).to_string()
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
+
+
+def _needed(definition: Any, outputs: Collection[str], inputs: Collection[str]) -> set[str]:
+    """The names of the nodes that these outputs need to be computed from these inputs."""
+    nodes = {node.name: node for node in definition.node}
+    found: set[str] = set()
+    pending = [*outputs]
+    while pending:
+        name = pending.pop()
+        if name not in found and name not in inputs:
+            found.add(name)
+            pending += [each.removeprefix("^").partition(":")[0] for each in nodes[name].input]
+    return found
 
 
 def concrete(function: Callable[..., Any], *specs: Any) -> Any:

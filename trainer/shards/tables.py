@@ -188,7 +188,7 @@ def make(
     by_table = [gathers[name] for name in tables]
     flat = [gather for of_table in by_table for gather in of_table]
     rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
-    ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
+    ids = of_graph(graph, batch, [gather.ids for gather in flat])
     inner = of_graph(graph, [*inputs, *rows], [*outputs, *gradients])
     pairs = [*zip(tables.values(), by_table, strict=True)]
     lookups = [(table.shape[1], [gather.rows.dtype for gather in of_table]) for table, of_table in pairs]
