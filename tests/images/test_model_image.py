@@ -151,6 +151,8 @@ def test_the_forms_of_a_request_give_the_same_numbers(server: str, packaged: Pac
     status, inferred = ask(server, f"/v2/models/{packaged.name}/infer", {"id": "7", "inputs": [tensor]})
     assert status == 200
     assert (inferred["id"], inferred["model_version"]) == ("7", packaged.export.name)
+    status, without_id = ask(server, f"/v2/models/{packaged.name}/infer", {"inputs": [tensor]})
+    assert (status, without_id["outputs"]) == (200, inferred["outputs"])
     (output,) = inferred["outputs"]
     assert (output["name"], output["shape"], output["datatype"]) == ("probabilities", [2, 10], "FP32")
     assert np.allclose(np.reshape(output["data"], [2, 10]), expected)
@@ -196,6 +198,7 @@ def test_an_unknown_model_gets_404(server: str) -> None:
     expected = (404, {"error": "Model with name letters does not exist."})
     assert ask(server, "/v1/models/letters:predict", {"instances": [[0]]}) == expected
     assert ask(server, "/v2/models/letters/ready") == expected
+    assert ask(server, "/v2/repository/models/letters/load", {}) == expected
 
 
 def test_no_client_can_take_the_model_away(server: str, packaged: Packaged) -> None:

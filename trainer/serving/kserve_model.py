@@ -14,6 +14,7 @@ from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.utils.numpy_codec import from_np_dtype
+from kserve.utils.utils import generate_uuid
 from prometheus_client import Gauge
 
 from trainer.serving import rest_v1
@@ -72,7 +73,7 @@ class ServedModel(Model):  # type: ignore[misc] # KServe has no types
         """Answer a request of the Open Inference Protocol."""
         outputs, version = self._answer({each.name: _array(each) for each in request.inputs})
         response = InferResponse(
-            response_id=request.id,
+            response_id=request.id or generate_uuid(),
             model_name=self.name,
             model_version=version,
             infer_outputs=[_output(name, array, request.from_grpc) for name, array in outputs.items()],
@@ -95,10 +96,14 @@ class _OneModel(ModelRepositoryExtension):  # type: ignore[misc]
     async def load(self, model_name: str) -> None:
         if self._follower is None:
             await self.unload(model_name)
+        elif self._model_registry.get_model(model_name) is None:
+            raise ModelNotFound(model_name)
         else:
             await asyncio.to_thread(self._follower.roll_back)
 
     async def unload(self, model_name: str) -> None:
+        if self._model_registry.get_model(model_name) is None:
+            raise ModelNotFound(model_name)
         raise InvalidInput("this server has one model, which cannot be loaded or unloaded.")
 
 

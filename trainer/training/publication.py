@@ -77,6 +77,8 @@ class Publication:
         exported = [number for _, _, number in deltas.exports(directory.exports)]
         self._number = max([0, *deltas.numbers(directory.deltas), *exported])
         """That of the last delta."""
+        self._step: int | None = None
+        """The global step of the last delta of this session; None before the first."""
         self._next_export = 0.0
         self._bytes, self._count, self._export_bytes = 0, 0, 0
         """Of the deltas since the last export: their bytes and their number; and the bytes of this."""
@@ -88,7 +90,7 @@ class Publication:
             checkpoints: Those of this session.
             writing: The thread that writes them.
         """
-        self._chain, self._since, self._needs_export = secrets.token_hex(8), None, True
+        self._chain, self._since, self._needs_export, self._step = secrets.token_hex(8), None, True, None
         self._ended = threading.Event()
         own = checkpoints, writing, self._ended
         self._thread = threading.Thread(target=self._run, args=own, name="publication", daemon=True)
@@ -182,6 +184,9 @@ class Publication:
         tables = {
             table.name: changes for table, found in snapshot.changes() if len((changes := _of(table, found)).values)
         }
+        if not tables and snapshot.step == self._step:  # the run waits for examples
+            self._since = snapshot.period
+            return
         arrays = snapshot.parameters(self._averaged)
         delta = Delta(self._chain, self._number + 1, snapshot.step, time.time(), arrays, tables)
         try:
@@ -190,6 +195,7 @@ class Publication:
             logger.warning(f"a delta is not written ({error.strerror}); the next one has its changes")
             return
         self._number, self._count, self._since = delta.number, self._count + 1, snapshot.period
+        self._step = snapshot.step
 
     def _remove_old(self) -> None:
         """Remove the exports of chains before the last ones, and the deltas that these have."""
