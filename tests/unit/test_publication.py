@@ -1,5 +1,6 @@
 """A run that publishes its model while it trains, and a server's part that follows it."""
 
+import itertools
 import json
 import re
 import shutil
@@ -32,6 +33,8 @@ pytestmark = [
 ]
 
 MODEL = textwrap.dedent("""
+    import time
+
     import keras
     import numpy as np
     import tensorflow as tf
@@ -41,6 +44,7 @@ MODEL = textwrap.dedent("""
     def batches(seed):
         random = np.random.default_rng(seed)
         for step in range(STEPS):
+            time.sleep(PAUSE if step == 100 else 0)
             users, items = random.integers(0, 200, 20), random.integers(0, 50 + step, 20)
             yield {"user": users, "item": np.char.add("item ", items.astype(str))}, (users + items) % 2 * 1.0
 
@@ -61,10 +65,13 @@ MODEL = textwrap.dedent("""
 """)
 
 
-def start(folder: Path, steps: int = 200, **settings: Any) -> Path:
-    """Train and publish, each step or as often as a delta can be written; return the training directory."""
+def start(folder: Path, steps: int = 200, pause: float = 0, **settings: Any) -> Path:
+    """Train and publish, each step or as often as a delta can be written; return the training directory.
+
+    Before batch 100 the data pauses for so many seconds.
+    """
     folder.mkdir(exist_ok=True)
-    (folder / "mine.py").write_text(MODEL.replace("STEPS", "400"))
+    (folder / "mine.py").write_text(MODEL.replace("STEPS", "400").replace("PAUSE", str(pause)))
     run = Settings(
         model=str(folder / "mine.py"),
         train_dir=str(folder / "run"),
@@ -251,6 +258,18 @@ def test_a_delta_that_fails_halfway_is_not_served_on(run: Path, monkeypatch: pyt
     monkeypatch.setattr(follower._model.changes, "prepare", lambda _: lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         follower.catch_up()
+    follower.catch_up()
+    assert np.allclose(predict(follower), final(run), atol=1e-6)
+
+
+def test_a_run_that_waits_for_examples_writes_no_deltas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "MOST_DELTAS", 10**6)
+    run = start(tmp_path / "pausing", pause=1.5)
+    found = [deltas.read(run / "deltas", number) for number in deltas.numbers(run / "deltas")]
+    assert len(found) > 1
+    # Rows may change before their step counts.
+    assert all(later.step > earlier.step or later.tables for earlier, later in itertools.pairwise(found))
+    follower = Follower(run, print)
     follower.catch_up()
     assert np.allclose(predict(follower), final(run), atol=1e-6)
 
