@@ -145,7 +145,7 @@ def test_a_copy_gives_an_input_that_is_an_output_as_it_is() -> None:
     """As ids of 64 bits, which nothing converts before they are looked up."""
     with tf.Graph().as_default() as graph:
         ids, other = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.int64, [None])
-        template = of_graph(graph, [ids, other], [ids, other + 1, ids], pruned=True)
+        template = of_graph(graph, [ids, other], [ids, other + 1, ids])
     with tf.Graph().as_default(), tf1.Session() as session:
         found = template.copy([tf.constant([5], tf.int64), tf.constant([7], tf.int64)], "copy")
         assert [each.tolist() for each in session.run(found)] == [[5], [8], [5]]

@@ -129,10 +129,9 @@ def _check_size(bundle: Bundle, folder: Path) -> None:
         return
     largest = max(bundle.files.values(), key=lambda each: each.stat().st_size)
     raise ConfigurationError(
-        f"{folder}: its {len(bundle.files)} files have {_megabytes(bundle.size)}, but at most {_megabytes(LARGEST)} go "
-        f"along with a run (the largest is {largest.name}, {_megabytes(largest.stat().st_size)}); put data on an "
-        "object store or a volume, name what does not belong to the model in .gitignore, or give the model a folder of "
-        "its own."
+        f"{folder}: more than {_megabytes(LARGEST)} of files would go along with a run (largest: {largest.name}, "
+        f"{_megabytes(largest.stat().st_size)}); put data on an object store or a volume, name what does not belong to "
+        "the model in .gitignore, or give the model a folder of its own."
     )
 
 

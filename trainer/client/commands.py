@@ -59,7 +59,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     return Cluster(arguments.context, arguments.namespace)
 
 
-def submission_parser() -> config.Parser:
+def make_parser() -> config.Parser:
     """The parser of `trainer submit`."""
     parser = _parser(
         "submit",
@@ -95,7 +95,7 @@ def submission_parser() -> config.Parser:
 
 
 def _submit(words: Sequence[str]) -> int:
-    arguments = submission_parser().read(words)
+    arguments = make_parser().read(words)
     settings = config.load(arguments, os.environ)
     ps = mode.default_ps(settings.strategy) if arguments.ps is None else arguments.ps
     tasks = Tasks(ps, arguments.workers, arguments.chief, arguments.evaluator, arguments.gpus, arguments.max_restarts)
@@ -130,7 +130,10 @@ def _by_hand(cluster: Cluster, wanted: submission.Submission) -> str:
     if wanted.bundle and not wanted.is_uploaded:
         keys = [f"--from-file={key}={wanted.bundle.files[path]}" for path, key in wanted.bundle.keys().items()]
         lines.append(shlex.join(cluster.command("kubectl", "create", "configmap", wanted.config_map, *keys)))
-    lines.append(shlex.join(cluster.command("helm", "install", wanted.name, str(chart.path()))) + " --values VALUES")
+    own = [f"--values={file}" for file in wanted.files]
+    lines.append(
+        shlex.join(cluster.command("helm", "install", wanted.name, str(chart.path()), *own, "--values=VALUES"))
+    )
     if wanted.bundle and wanted.is_uploaded:
         lines += [
             "",

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer import config, mode
 from trainer.client import bundle as bundles
 from trainer.client import chart, values
@@ -29,6 +27,7 @@ from trainer.client.values import CODE, COMPLETE, MOUNT, Tasks
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.storage.object_store import is_uri
+from trainer.text.yaml_text import dump
 
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_NAME = 40
@@ -44,6 +43,11 @@ class Submission:
 
     name: str
     values: Mapping[str, Any]
+    """What the options determine, unless the user's own files do."""
+    files: Sequence[Path]
+    """The user's own values files, which come before these values."""
+    given: Mapping[str, Any]
+    """Their content."""
     bundle: Bundle | None
     folder: str
     """The folder in the pods with the files of the bundle."""
@@ -60,7 +64,7 @@ class Submission:
 
     def to_yaml(self) -> str:
         """The values as a file for helm."""
-        return str(yaml.safe_dump({**self.values}, sort_keys=False))
+        return dump(self.values)
 
 
 def prepare(
@@ -93,11 +97,12 @@ def prepare(
     found = values.merged(values.of_tasks(tasks), values.of_settings(settings, paths))
     if registry:
         found = values.merged(found, {"image": {"registry": registry}})
-    found = values.merged(found, given)
+    found = values.without(found, given)
     if bundle:
         own = values.in_config_map(f"{name}-{CODE}", bundle.keys())
-        found = values.with_code(found, own if bundle.is_small else values.in_training_volume(folder))
-    return Submission(name, found, bundle, folder)
+        code = own if bundle.is_small else values.in_training_volume(folder)
+        found = values.merged(found, values.before(code, given))
+    return Submission(name, found, values_files, given, bundle, folder)
 
 
 def _checked(name: str) -> str:
@@ -199,7 +204,8 @@ def install(cluster: Cluster, submission: Submission, say: Say) -> None:
         file = Path(folder, "values.yaml")
         file.write_text(submission.to_yaml(), encoding="utf-8")
         try:
-            cluster.helm("install", submission.name, str(chart.path()), f"--values={file}")
+            own = [f"--values={each}" for each in submission.files]
+            cluster.helm("install", submission.name, str(chart.path()), *own, f"--values={file}")
         except ConfigurationError:
             with contextlib.suppress(ConfigurationError):
                 cluster.kubectl("delete", "configmap", submission.config_map, "--ignore-not-found")
@@ -226,9 +232,9 @@ def _create_config_map(cluster: Cluster, submission: Submission, bundle: Bundle)
 
 def _bind_config_map(cluster: Cluster, submission: Submission) -> None:
     """Let `helm uninstall` delete the ConfigMap: the supervisor's notes own it. A run without a supervisor has none."""
-    if (submission.values.get("supervisor") or {}).get("enabled") is False:
+    if (submission.given.get("supervisor") or {}).get("enabled") is False:
         return
-    notes = f"{submission.values.get('fullnameOverride') or submission.name}-run"
+    notes = f"{submission.given.get('fullnameOverride') or submission.name}-run"
     uid = cluster.kubectl("get", "configmap", notes, "--output=jsonpath={.metadata.uid}")
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": notes, "uid": uid}
     patch = json.dumps({"metadata": {"ownerReferences": [owner]}})

@@ -125,16 +125,26 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
     return {**values, **both}
 
 
-def with_code(values: Mapping[str, Any], code: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with those of `in_config_map` or `in_training_volume`, whose lists come before the user's own.
+def without(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without what others have too, so that they do not replace it in a file after theirs."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in others:
+            found[key] = value
+        elif isinstance(value, dict) and isinstance(others[key], dict) and (rest := without(value, others[key])):
+            found[key] = rest
+    return found
 
-    A role whose own lists replace those of `common` gets them too.
+
+def before(code: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists of `in_config_map` or `in_training_volume`, each with the user's own list behind it.
+
+    A role whose own list replaces that of `common` has both too.
     """
-    found = {**values}
+    found: dict[str, Any] = {}
     for section, keys in code.items():
         for key, entries in keys.items():
-            having = ROLES if section == "common" else ()
-            for each in (section, *[role for role in having if (found.get(role) or {}).get(key)]):
-                own = found.get(each) or {}
-                found[each] = {**own, key: [*entries, *(own.get(key) or [])]}
+            roles = [role for role in ROLES if (given.get(role) or {}).get(key)] if section == "common" else []
+            for each in (section, *roles):
+                found.setdefault(each, {})[key] = [*entries, *((given.get(each) or {}).get(key) or [])]
     return found

@@ -42,12 +42,8 @@ class Terminated(BaseException):
         self.number = number
 
 
-def main(words: Sequence[str]) -> int:
-    """Run `trainer launch` with these arguments; return its exit code.
-
-    Raises:
-        ConfigurationError: the arguments or the settings are wrong.
-    """
+def make_parser() -> config.Parser:
+    """The parser of `trainer launch`."""
     parser = config.Parser(
         prog="trainer launch",
         description="Run a whole cluster on this machine: each task is a process with its own TensorFlow server.",
@@ -69,7 +65,16 @@ def main(words: Sequence[str]) -> int:
     cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard until Ctrl-C")
     cluster.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
     config.add_settings(parser, config.RUN_GROUPS)
-    arguments = parser.read(words)
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `trainer launch` with these arguments; return its exit code.
+
+    Raises:
+        ConfigurationError: the arguments or the settings are wrong.
+    """
+    arguments = make_parser().read(words)
     settings = config.load(arguments, os.environ, continues=True)
     if arguments.ps is None:
         arguments.ps = mode.default_ps(settings.strategy)

@@ -3,6 +3,8 @@
 Pure: text in, values out.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -42,3 +44,28 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
         pairs = children if isinstance(node, yaml.MappingNode) else [(child,) for child in children]
         sizes[id(node)] = 1 + sum(_size(child, sizes) for pair in pairs for child in pair)
     return sizes[id(node)]
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as a person writes it, in which every reader reads a string as a string."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Helm's YAML reader parses more strings as numbers and booleans than Python's: 1e3, 0o17, y.
+    ambiguous = re.fullmatch(r"[-+]?(0[xob][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*([eE][-+]?\d+)?)|[yYnN]", text)
+    style = "|" if "\n" in text else "'" if ambiguous else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """Values as YAML, in the order of their keys in the map."""
+    return str(yaml.dump({**values}, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from trainer.cluster.spec import ROLES, Role
 from trainer.errors import ConfigurationError
+from trainer.text.yaml_text import dump
 from trainer.tfjob import extra_objects, gang_scheduling, gpus, kueue, labels, pod_security, volumes
-from trainer.tfjob.manifest import LAST_APPLIED, WRITTEN_BY_THE_CLUSTER, Fields, Map, dump, fields, is_empty
+from trainer.tfjob.manifest import LAST_APPLIED, WRITTEN_BY_THE_CLUSTER, Fields, Map, fields, is_empty
 from trainer.tfjob.program import Program, to_role
 from trainer.tfjob.replica import CONTAINER, GRACE_SECONDS, PORT_NAME, Replica, containers_of, convert_replica, image_of
 from trainer.tfjob.run import convert_run, place_of

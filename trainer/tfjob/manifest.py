@@ -4,7 +4,6 @@ Pure: texts and maps in, texts and maps out.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,28 +151,3 @@ def load(text: str, origin: str) -> list[Any]:
         raise ConfigurationError(
             f"{origin} is not YAML that Kubernetes reads: {' '.join(str(error).split())}."
         ) from None
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML as a person writes it, in which every reader reads a string as a string."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # Helm's YAML reader parses more strings as numbers and booleans than Python's: 1e3, 0o17, y.
-    ambiguous = re.fullmatch(r"[-+]?(0[xob][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*([eE][-+]?\d+)?)|[yYnN]", text)
-    style = "|" if "\n" in text else "'" if ambiguous else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def dump(values: Map) -> str:
-    """Values as YAML, in the order of their keys in the map."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

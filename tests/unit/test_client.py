@@ -1,0 +1,275 @@
+"""`trainer submit`: which files go along, what becomes of options, and what is refused before anything is installed."""
+
+import argparse
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import config
+from trainer.client import bundle, commands, submission, values
+from trainer.client.cluster import Cluster, UnreachableError, error_of
+from trainer.client.submission import prepare
+from trainer.client.values import Tasks
+from trainer.errors import ConfigurationError
+from trainer.launcher import launch
+
+NOT_IN_SUBMIT = {"--tensorboard": "the chart serves it in the cluster"}
+"""Options of `trainer launch` that `trainer submit` has not, and why."""
+
+
+def options(parser: config.Parser) -> dict[str, argparse.Action]:
+    return {name: action for action in parser._actions for name in action.option_strings}
+
+
+def test_what_ran_by_launch_runs_by_submit() -> None:
+    of_launch, of_submit = options(launch.make_parser()), options(commands.make_parser())
+    assert of_launch.keys() - of_submit.keys() == NOT_IN_SUBMIT.keys()
+    for name in of_launch.keys() & of_submit.keys() - {"--help", "-h"}:
+        first, second = of_launch[name], of_submit[name]
+        assert (type(first), first.dest, first.type) == (type(second), second.dest, second.type), name
+        if name != "--max_restarts":  # of each task there, of the run here
+            assert first.default == second.default, name
+
+
+def submitted(tmp_path: Path, *words: str, tasks: Tasks | None = None, **more: Any) -> submission.Submission:
+    """What `trainer submit` makes of these settings."""
+    settings = config.load(commands.make_parser().read([*words]), {})
+    return prepare(settings, tasks or Tasks(1, 2), "mine", **more)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, a module, data, and what does not go along."""
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "project"
+    for name in ("mine.py", "lib/net.py", "lib/words.txt", ".hidden", "runs/a/model.ckpt", "__pycache__/mine.pyc"):
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(name)
+    return made
+
+
+BESIDE = ["lib/net.py", "lib/words.txt", "mine.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "tasks", "expected"),
+    [
+        ([], Tasks(1, 2), {}),
+        (["--train_steps", "7", "--sync_replicas"], Tasks(1, 2), {"train": {"train_steps": 7, "sync_replicas": True}}),
+        (["--model", "cnn"], Tasks(1, 2), {"train": {"model": "cnn"}}),
+        (["--data", "s3://b/clicks"], Tasks(1, 2), {"data": {"uri": "s3://b/clicks"}}),
+        (["--data", "/data/clicks"], Tasks(1, 2), {"data": {"uri": "/data/clicks"}}),
+        (["--train_dir", "s3://b/runs/a"], Tasks(1, 2), {"trainingDirectory": {"uri": "s3://b/runs/a"}}),
+        (["--grace_seconds", "90"], Tasks(1, 2), {"common": {"terminationGracePeriodSeconds": 95}}),
+        ([], Tasks(0, 1, gpus=4), {"ps": {"replicas": 0}, "worker": {"replicas": 1, "gpus": 4}}),
+        (
+            [],
+            Tasks(2, 3, chief=True, evaluator=True, gpus=1, max_restarts=9),
+            {
+                "ps": {"replicas": 2},
+                "worker": {"replicas": 3, "gpus": 1},
+                "chief": {"replicas": 1, "gpus": 1},
+                "evaluator": {"replicas": 1},
+                "run": {"backoffLimit": 9},
+            },
+        ),
+    ],
+)
+def test_options_become_values(tmp_path: Path, words: list[str], tasks: Tasks, expected: dict[str, Any]) -> None:
+    found = submitted(tmp_path, *words, tasks=tasks)
+    assert found.bundle is None
+    found.values.get("train", {}).pop("epochs", None)  # train_steps takes precedence over those of the model's file
+    assert found.values == {"ps": {"replicas": 1}, "worker": {"replicas": 2}, **expected}
+
+
+def test_the_folder_of_a_model_goes_along(folder: Path, tmp_path: Path) -> None:
+    found = submitted(tmp_path, "--model", "project/mine.py")
+    assert found.bundle
+    assert sorted(found.bundle.files) == BESIDE
+    assert found.values["train"]["model"] == "/code/mine.py"
+    (volume,) = found.values["common"]["extraVolumes"]
+    assert volume["configMap"]["name"] == "mine-code"
+    assert {item["path"]: item["key"] for item in volume["configMap"]["items"]} == found.bundle.keys()
+    whole = submitted(tmp_path, "--model", "project")
+    assert whole.bundle
+    assert whole.values["train"]["model"] == "/code"
+
+
+def test_git_says_what_goes_along(folder: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("*.txt\nruns\n__pycache__\nproject/mine.py\n")
+    found = submitted(tmp_path, "--model", "project/mine.py")
+    assert found.bundle
+    assert sorted(found.bundle.files) == [".hidden", "lib/net.py", "mine.py"], "also the model itself"
+
+
+def test_local_data_and_weights_go_along(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").write_text("a,y\n1,2\n")
+    (tmp_path / "start.weights.h5").write_text("weights")
+    (folder / "days").mkdir()
+    (folder / "days" / "1.csv").write_text("a,y\n")
+    words = ["--model", "project/mine.py", "--initial_weights", "start.weights.h5"]
+    found = submitted(tmp_path, *words, "--data", "clicks.csv", "--target", "y")
+    assert found.bundle
+    assert sorted(found.bundle.files) == sorted([*BESIDE, "days/1.csv", "_files/clicks.csv", "_files/start.weights.h5"])
+    assert found.values["data"] == {"uri": "/code/_files/clicks.csv"}
+    assert found.values["train"]["initial_weights"] == "/code/_files/start.weights.h5"
+    inside = submitted(tmp_path, "--model", "project/mine.py", "--data", "project/days")
+    assert inside.values["data"] == {"uri": "/code/days"}
+    alone = submitted(tmp_path, "--data", "project/days")
+    assert alone.bundle
+    assert sorted(alone.bundle.files) == ["_files/days/1.csv"]
+
+
+def test_large_files_go_to_the_training_volume(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").write_bytes(b"1" * (bundle.LARGEST_CONFIG_MAP + 1))
+    found = submitted(tmp_path, "--data", "clicks.csv")
+    assert found.bundle
+    assert found.folder == f"/training/.code/{found.bundle.digest}"
+    assert found.values["data"] == {"uri": f"{found.folder}/_files/clicks.csv"}
+    (stage,) = found.values["stages"]["before"]
+    assert stage["command"][-1] == found.folder
+    assert "extraVolumes" not in found.values.get("common", {})
+    with pytest.raises(
+        ConfigurationError, match="so they go to the training volume, but train_dir is on an object store"
+    ):
+        submitted(tmp_path, "--data", "clicks.csv", "--train_dir", "s3://b/runs/a")
+
+
+def test_own_values_take_precedence_and_keep_their_volumes(folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "worker: {replicas: 5, extraVolumes: [{name: mine}]}\ncommon: {extraVolumes: [{name: theirs}]}\n"
+        "stages: {before: [{name: first}]}\n"
+    )
+    found = submitted(tmp_path, "--model", "project/mine.py", values_files=[own], registry="r.example.com/x")
+    assert "replicas" not in found.values["worker"], "those of the file"
+    assert (found.values["ps"], found.files) == ({"replicas": 1}, [own])
+    assert found.values["image"] == {"registry": "r.example.com/x"}
+    assert [each["name"] for each in found.values["common"]["extraVolumes"]] == ["code", "theirs"]
+    assert [each["name"] for each in found.values["worker"]["extraVolumes"]] == ["code", "mine"]
+    (tmp_path / "clicks.csv").write_bytes(b"1" * (bundle.LARGEST_CONFIG_MAP + 1))
+    found = submitted(tmp_path, "--data", "clicks.csv", values_files=[own])
+    assert [each["name"] for each in found.values["stages"]["before"]] == ["code", "first"]
+
+
+def test_keys_of_a_config_map_differ(tmp_path: Path) -> None:
+    files = dict.fromkeys(("a/b.py", "a_b.py", "ä b.py", "..c"), tmp_path)
+    keys = bundle.Bundle(files, {}).keys()
+    assert len({*keys.values()}) == len(files)
+    assert all(values_key.isascii() and "/" not in values_key for values_key in keys.values())
+    assert not any(key.startswith("..") for key in keys.values())
+
+
+def test_a_tar_file_has_the_files_of_links_and_no_owner(folder: Path) -> None:
+    (folder / "link.py").symlink_to(folder / "mine.py")
+    buffer = io.BytesIO()
+    bundle.collect(folder / "mine.py", []).write_tar(buffer)
+    buffer.seek(0)
+    with tarfile.open(fileobj=buffer) as archive:
+        entries = {entry.name: entry for entry in archive}
+    assert sorted(entries) == sorted([*BESIDE, "link.py"])
+    assert all(entry.isfile() and entry.uid == 0 and entry.mode & 0o444 == 0o444 for entry in entries.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data", "absent.csv"], "--data: there is no absent.csv on this machine; name a file or folder"),
+        (
+            ["--train_dir", "runs/a"],
+            "--train_dir: runs/a is a path on this machine, but a run in a cluster has a volume",
+        ),
+        (["--model", "absent.py"], "model=absent.py: there is no such file"),
+        (["--initial_weights", "absent.keras"], "--initial_weights: there is no "),
+        (["--strategy", "allreduce"], "--ps: 1 ps, but with strategy allreduce the workers hold the parameters"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as found:
+        submitted(tmp_path, *words)
+    assert sentence in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a-", "a" * 41])
+def test_a_name_is_one_of_kubernetes(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--name: .* was given, but a name has at most 40 lower-case letters"):
+        prepare(config.load_values({}), Tasks(1, 2), name)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("mlp", "mlp-"), ("x/My Model_2.py", "my-model-2-"), ("x/2nd.py", "run-"), ("x/net/model.py", "net-")],
+)
+def test_a_name_is_made_of_that_of_the_model(model: str, expected: str) -> None:
+    name = submission._new_name(model)
+    assert name.startswith(expected)
+    assert submission.NAME.fullmatch(name)
+
+
+def test_too_large_a_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "LARGEST", 10)
+    with pytest.raises(ConfigurationError, match=r"project: more than 0.0 kB of files would go along .* in .gitignore"):
+        bundle.collect(folder / "mine.py", [])
+
+
+@pytest.mark.slow
+def test_a_model_is_loaded_from_what_is_packed(folder: Path, tmp_path: Path) -> None:
+    (folder / "mine.py").write_text("import lib.net\nfrom pathlib import Path\n")
+    (folder / "lib" / "net.py").write_text("")
+    wanted = submitted(tmp_path, "--model", "project/mine.py")
+    assert submission.check_model(wanted, config.load_values({"model": "project/mine.py"}))
+    (folder / "mine.py").write_text("import lib.net\nimport absent_module\n")
+    wanted = submitted(tmp_path, "--model", "project/mine.py")
+    with pytest.raises(ConfigurationError) as found:
+        submission.check_model(wanted, config.load_values({"model": "project/mine.py"}))
+    assert str(found.value) == (
+        "model=mine.py cannot be imported: ModuleNotFoundError: No module named 'absent_module' (line 2); nothing was "
+        "installed; if the image has what this machine lacks, add --skip_check."
+    )
+
+
+def test_values_are_merged_as_by_helm() -> None:
+    merged = values.merged({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 3}, "d": [2], "e": None})
+    assert merged == {"a": {"b": 3, "c": 2}, "d": [2], "e": None}
+
+
+@pytest.mark.parametrize(
+    ("program", "stderr", "sentence", "is_passing"),
+    [
+        (
+            "kubectl",
+            'Error from server (Forbidden): pods is forbidden: User "x" cannot list resource "pods"\n',
+            'kubectl get pods failed: (Forbidden): pods is forbidden: User "x" cannot list resource "pods".',
+            False,
+        ),
+        (
+            "kubectl",
+            "E1130 02:00:00.1 1 memcache.go:265] couldn't get current server API group list\n"
+            "The connection to the server localhost:8080 was refused - did you specify the right host or port?\n",
+            "kubectl finds no cluster: set KUBECONFIG to a kubeconfig, or name a context of it with --context.",
+            False,
+        ),
+        (
+            "kubectl",
+            "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout\n",
+            "kubectl get pods failed: Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout.",
+            True,
+        ),
+        ("helm", "Error: INSTALLATION FAILED: no\n", "helm get pods failed: no.", False),
+    ],
+)
+def test_errors_of_programs_are_one_sentence(program: str, stderr: str, sentence: str, is_passing: bool) -> None:
+    error = error_of([program, "--namespace=x", "get", "pods", "--output=json"], stderr)
+    assert str(error) == sentence
+    assert isinstance(error, UnreachableError) == is_passing
+
+
+def test_a_program_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigurationError, match="helm is not on PATH: install Helm 3 or 4"):
+        Cluster().helm("list")
