@@ -149,18 +149,6 @@ def curve_names(release: Release) -> set[str]:
     return set(listed.stdout.split())
 
 
-def test_a_keras_model_is_read_from_a_config_map(release: Release) -> None:
-    """With the values and the model in examples/."""
-    model = ROOT / "examples" / "models" / "cnn_batchnorm.py"
-    release.kubectl("create", "configmap", "my-model", f"--from-file=mine.py={model}")
-    release.install(yaml.safe_load((ROOT / "examples" / "values-keras-model.yaml").read_text()))
-    result = release.wait_for_result(1000)
-    assert result["model"] == "/models/mine.py"
-    assert result["test_accuracy"] > 0.97
-    listed = release.try_kubectl("exec", "deployment/mnist-tensorboard", "--", "ls", result["export"])
-    assert "model.keras" in listed.stdout.split(), listed
-
-
 def test_a_lost_parameter_server_restores_its_part_of_the_tables(release: Release) -> None:
     """With the values and the model in examples/."""
     model = ROOT / "examples" / "models" / "dlrm.py"

@@ -311,18 +311,19 @@ class Reporter:
         left = {name for name, pod in pods.items() if pod.terminating}
         if left and now - self._stopping_reported > REMINDER_SECONDS:
             self._stopping_reported = now
-            logger.info(f"{self._ending(outcome)}; waiting for {_listed(left)} to end")
+            logger.info(f"{self.ending(outcome)}; waiting for {_listed(left)} to end")
 
-    def _ending(self, outcome: Outcome) -> str:
+    def ending(self, outcome: Outcome) -> str:
+        """How the run has ended, in a sentence."""
         return f"the run{self._on_version} {'succeeded' if outcome.succeeded else 'failed'}: {outcome.reason}"
 
     def report_outcome(self, outcome: Outcome) -> None:
         """Report how the run ended, in the last line of the log."""
-        logger.info(self._ending(outcome))
+        logger.info(self.ending(outcome))
 
     def publish_outcome(self, outcome: Outcome) -> None:
         """Publish how the run ended: in the Job's annotations, the termination message, and an event."""
-        word, sentence = "succeeded" if outcome.succeeded else "failed", self._ending(outcome)
+        word, sentence = "succeeded" if outcome.succeeded else "failed", self.ending(outcome)
         annotations = {"state": word.capitalize(), "outcome": sentence, "estimated-end": None}
         if self._last_progress:
             annotations["progress"] = _sentence(self._last_progress)

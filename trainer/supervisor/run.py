@@ -226,6 +226,7 @@ class RunValues:
     node_loss_seconds: Seconds | None = None
     clean_pod_policy: CleanPodPolicy
     last_lines: Annotated[int, Field(ge=0)] = 0
+    notify_secret: str = ""
     failure_policy: FailurePolicy = dataclasses.field(default_factory=FailurePolicy)
     elastic: Elastic | None = None
     suspend: bool

@@ -9,6 +9,7 @@ package interpret the Kubernetes objects.
 import contextlib
 import dataclasses
 import logging
+import os
 import queue
 import signal
 import time
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import crashes, data_watch, ending, lifecycle, reconcile, scales, watches
+from trainer.supervisor import crashes, data_watch, ending, lifecycle, notify, reconcile, scales, watches
 from trainer.supervisor.actor import Actor
 from trainer.supervisor.changes import Change, Changes, Observation, PodsListed, StopRequested, WatchFailed
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
@@ -188,6 +189,8 @@ class _Loop:
         """Changes that were observed before the run began."""
         self._passed = 0.0
         """When the last pass began, on the monotonic clock."""
+        self._has_seen_end = False
+        """Whether the run has ended under this supervisor, and not under an earlier one."""
 
     @property
     def view(self) -> View:
@@ -228,7 +231,23 @@ class _Loop:
                 self._reporter.report_suspension()
             return None
         self._reporter.report_outcome(self._outcome)
+        if self._has_seen_end and (url := os.environ.get(notify.VARIABLE)):
+            notify.notify(url, self._facts_of_end())
         return self._outcome
+
+    def _facts_of_end(self) -> dict[str, object]:
+        """What is posted when the run has ended."""
+        outcome, notes = self._outcome, self._notes
+        return {
+            "text": f"{self._run.release}: {self._reporter.ending(outcome)}",  # what chats show
+            "run": self._run.release,
+            "state": notes.state,
+            "reason": outcome.reason,
+            "attempt": notes.attempt,
+            "data_version": notes.data_version,
+            "started": notes.started,
+            "ended": notes.ended,
+        }
 
     def begin(self, takes_over: bool) -> None:
         """Note what this supervisor does with the run that it finds, which it takes over or owns already."""
@@ -306,6 +325,7 @@ class _Loop:
         self._notes = self._metrics.notes = notes = self._writer.write_later(notes)
         if notes.has_ended and not before.has_ended:  # first: what follows may wait for a node that does not answer
             self._reporter.publish_outcome(self._outcome)
+            self._has_seen_end = True
         elif notes.has_ended:
             self._reporter.report_cleaning(self._outcome, observed.pods, now)
         self._actor.act(reconcile.needed(self._run, notes, observed, now), notes, observed, now)

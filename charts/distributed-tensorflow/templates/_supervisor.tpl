@@ -164,6 +164,14 @@ spec:
               fieldPath: metadata.uid
         - name: HOME
           value: /home/trainer
+        {{- if and .Values.run.notifySecret (eq $component "supervisor") }}
+        - name: NOTIFY_URL
+          valueFrom:
+            secretKeyRef:
+              name: {{ .Values.run.notifySecret | quote }}
+              key: url
+              optional: true
+        {{- end }}
         {{- with concat (ternary (.Values.common.env | default list) list $watches) ($spec.env | default list) }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
