@@ -7,9 +7,9 @@ go into a ConfigMap, which every task mounts. Others go to the training volume, 
 import base64
 import contextlib
 import hashlib
-import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,11 +85,9 @@ class Bundle:
 
     def copy_to(self, folder: Path) -> None:
         """Copy the files below a folder."""
-        buffer = io.BytesIO()
-        self.write_tar(buffer)
-        buffer.seek(0)
-        with tarfile.open(fileobj=buffer) as archive:
-            archive.extractall(folder, filter="data")
+        for name, path in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:

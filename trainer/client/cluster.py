@@ -81,11 +81,15 @@ class Cluster:
             raise error_of(command, done.stderr.decode(errors="replace"))
 
     @contextlib.contextmanager
-    def logs(self, pod: str, *options: str) -> Iterator[Iterator[str]]:
-        """The lines of the log of a pod. They end with the log, or with the connection."""
+    def logs(self, pod: str, *options: str, quiet: bool = False) -> Iterator[Iterator[str]]:
+        """The lines of the log of a pod. They end with the log, or with the connection.
+
+        Unless it is quiet, kubectl writes to the error output why there are none.
+        """
         command = self.command("kubectl", "logs", pod, *options)
         _check(command)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        errors = subprocess.DEVNULL if quiet else None
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             try:
                 yield map(str.rstrip, process.stdout or ())
             finally:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainer import config, mode
-from trainer.client import bundle, chart, files, runs, submission
+from trainer.client import bundle, chart, files, logs, runs, submission
 from trainer.client.cluster import Cluster
-from trainer.client.following import follow, supervisor_pods, task_pod
+from trainer.client.following import follow
 from trainer.client.runs import Run
 from trainer.client.values import Tasks
 from trainer.errors import EXIT_FAILED_RUN, ConfigurationError
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.telemetry import report, result
+from trainer.telemetry import result
 from trainer.text import truncate
 from trainer.text.command_lines import command_line
 
@@ -160,16 +160,10 @@ def _follow_run(cluster: Cluster, name: str, say: Callable[[str], None], as_json
         return 130
     if as_json and run.state != "Failed":
         print(json.dumps(files.read_result(cluster, name)))
-    say(_end(run) + _next(cluster, name, ("resume", "delete") if run.state == "Suspended" else ("fetch", "delete")))
+    if run.state == "Suspended":
+        say(f"the run {name} is suspended: its tasks have ended, and their resources are free")
+    say(_next(cluster, name, ("resume", "delete") if run.state == "Suspended" else ("fetch", "delete")))
     return CODES.get(run.state, 0)
-
-
-def _end(run: Run) -> str:
-    return (
-        ""
-        if run.has_ended
-        else f"the run {run.name} is suspended: its tasks have ended, and their resources are free\n"
-    )
 
 
 PURPOSES = {
@@ -227,15 +221,10 @@ def _logs(words: Sequence[str]) -> int:
     run = runs.find(cluster, arguments.name)
     if task and not TASK.fullmatch(task):
         raise ConfigurationError(f"--task: {task!r} is not a task; name a role and a number, such as worker-1.")
-    pods = [task_pod(cluster, run.name, task)] if task else supervisor_pods(cluster, run.name)
-    if not any(pods):
-        text = files.read_log(cluster, run.name, task) if task else ""
-        print("\n".join(report.split(line)[0] for line in text.splitlines()))
-        return 0
-    for pod in pods:
-        with cluster.logs(pod, *(["--follow"] if arguments.follow and pod == pods[-1] else [])) as lines:
-            for line in lines:
-                print(report.split(line)[0], flush=True)
+    on = arguments.follow
+    lines = logs.of_task(cluster, run.name, task, on) if task else logs.of_supervisor(cluster, run.name, on)
+    for line in lines:
+        print(line, flush=True)
     return 0
 
 

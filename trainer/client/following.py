@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.client import runs
 from trainer.client.cluster import Cluster, UnreachableError
-from trainer.client.runs import COMPONENT, INSTANCE, OF_CHART, OF_SUPERVISORS, Run
+from trainer.client.runs import COMPONENT, INSTANCE, OF_CHART, Run
 from trainer.errors import ConfigurationError
 
 POLL_SECONDS = 0.5
@@ -41,13 +41,15 @@ def follow(cluster: Cluster, name: str, say: Say) -> Run:
             pod = _pod(cluster, run)
             if pod and _has_begun(pod):
                 since = [f"--since-time={shown.last}"] if shown.last else []
-                with cluster.logs(pod["metadata"]["name"], "--follow", "--timestamps", *since) as lines:
+                with cluster.logs(pod["metadata"]["name"], "--follow", "--timestamps", *since, quiet=True) as lines:
                     for line in lines:
                         shown.log(line)
                 run = runs.find(cluster, name)
             elif not run.has_ended:
                 shown.reason(_reason(cluster, run, pod))
                 _check_image(pod, shown.since)
+            if run.has_ended and not shown.last:  # the supervisor's pod is gone
+                say(run.outcome)
             if run.has_ended or run.state == "Suspended":
                 return run
         except UnreachableError as error:
@@ -160,21 +162,3 @@ def wait_for_stage(cluster: Cluster, name: str, stage: str, seconds: float, say:
         f"the pod that takes the files of the run {name} does not run after {seconds:.0f} s; see why with trainer "
         f"follow {name}, and delete the run with trainer delete {name}."
     )
-
-
-def task_pod(cluster: Cluster, name: str, task: str) -> str:
-    """The pod of a task of a run, such as worker-1; empty if it has none.
-
-    Raises what `Cluster.kubectl` does.
-    """
-    role, _, index = task.rpartition("-")
-    selector = OF_CHART | {INSTANCE: name, COMPONENT: role, "apps.kubernetes.io/pod-index": index}
-    if role == "client":
-        selector.pop("apps.kubernetes.io/pod-index")
-    return next((pod["metadata"]["name"] for pod in cluster.items("pods", selector)), "")
-
-
-def supervisor_pods(cluster: Cluster, name: str) -> list[str]:
-    """The pods of a run's supervisors, the newest last. Raises what `Cluster.kubectl` does."""
-    pods = cluster.items("pods", OF_SUPERVISORS | {INSTANCE: name})
-    return [pod["metadata"]["name"] for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))]

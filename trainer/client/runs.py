@@ -88,7 +88,7 @@ def _run(metadata: Mapping[str, Any], data: Mapping[str, str], name: str, job: M
         name=metadata["labels"][INSTANCE],
         state=str(notes.get("state") or "Pending"),
         progress=annotations.get(f"{ANNOTATIONS}progress", ""),
-        outcome=annotations.get(f"{ANNOTATIONS}outcome", ""),
+        outcome=annotations.get(f"{ANNOTATIONS}outcome") or str(notes.get("reason", "")),
         job=name,
         created=datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00")),
     )
@@ -104,7 +104,7 @@ def suspend(cluster: Cluster, name: str, is_suspended: bool = True) -> None:
     if run.has_ended:
         raise ConfigurationError(f"the run {name} has ended: {run.outcome or run.state}.")
     value = f"run.suspend={'true' if is_suspended else 'false'}"
-    cluster.helm("upgrade", name, str(chart.path()), "--reuse-values", "--set", value)
+    cluster.helm("upgrade", name, str(chart.path()), "--reset-then-reuse-values", "--set", value)
 
 
 def delete(cluster: Cluster, name: str, data: bool = False) -> list[str]:

@@ -208,6 +208,9 @@ def install(cluster: Cluster, submission: Submission, say: Say) -> None:
             cluster.helm("install", submission.name, str(chart.path()), *own, f"--values={file}")
         except ConfigurationError:
             with contextlib.suppress(ConfigurationError):
+                if cluster.has_release(submission.name):  # an object of it was refused
+                    cluster.helm("uninstall", submission.name)
+            with contextlib.suppress(ConfigurationError):
                 cluster.kubectl("delete", "configmap", submission.config_map, "--ignore-not-found")
             raise
     if submission.bundle and not submission.is_uploaded:

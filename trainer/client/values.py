@@ -68,7 +68,7 @@ def of_settings(settings: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
     given = yaml.safe_load(config.to_yaml(settings))
     train = {name: given[name] for name in given[config.GIVEN] if name not in BY_OTHER_KEYS}
     train |= {name: path for name, path in paths.items() if name != "data_dir"}
-    if settings.model in config.BUILT_IN_MODELS and "model" in settings.given:
+    if "model" in settings.given and "model" not in paths:  # a built-in one, or a module that the image has
         train["model"] = settings.model
     found: dict[str, Any] = {"train": train} if train else {}
     if "data_dir" in settings.given:
