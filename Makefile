@@ -10,7 +10,7 @@ ROW_OPS := $(VENV)/.row-ops-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images package-model push-images test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
+	build-images package-model push-images release test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -187,6 +187,12 @@ push-images: ## push the images that were built: make push-images REGISTRY=regis
 	  if ! docker image inspect $$name > /dev/null 2>&1; then echo "not built, so not pushed: $$name"; continue; fi; \
 	  docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; pushed=yes; echo "pushed $(REGISTRY)/$$name"; done; \
 	  test -n "$$pushed" || { echo 'push-images: no image is built: run make build-images first.' >&2; exit 2; }
+
+release: $(SETUP) chart-tools engine ## build a release, and push it: make release VERSION=0.2.0 REGISTRY=registry.example.com/team (COSIGN_KEY=FILE; SIGN_KEY=NAME KEYRING=FILE: signed)
+	@test -n '$(REGISTRY)' || { echo 'release: REGISTRY is not set: name the registry, as in' \
+	  'make release VERSION=0.2.0 REGISTRY=registry.example.com/team' >&2; exit 2; }
+	$(WITH_CHART_TOOLS) $(BIN)/python -m hack.release --version '$(VERSION)' --registry '$(REGISTRY)' \
+	  $(if $(COSIGN_KEY),--cosign_key '$(COSIGN_KEY)') $(if $(SIGN_KEY),--sign_key '$(SIGN_KEY)') $(if $(KEYRING),--keyring '$(KEYRING)')
 
 test-images: $(SETUP) ## test the images from build-images in locked-down containers
 	$(BIN)/python -m pytest tests/images

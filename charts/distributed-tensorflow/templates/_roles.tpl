@@ -148,6 +148,8 @@
 {{- $tag = $own.tag | default $tag -}}
 {{- $digest = $own.digest | default $packaged.digest -}}
 {{- end -}}
+{{- /* A release pins its images: files/digests.json has their digests by REPOSITORY:TAG. */}}
+{{- $digest = $digest | default (get ($root.Files.Get "files/digests.json" | fromJson) (printf "%s:%s" $name.repository $tag)) -}}
 {{- with $name.registry }}{{ . }}/{{ end }}{{ $name.repository }}
 {{- if $digest }}@{{ $digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}
