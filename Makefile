@@ -243,13 +243,13 @@ NOT_SERVED := grpcio-tools h5py keras libclang markdown-it-py mdurl namex optree
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: newer versions)
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra dev -o constraints/dev.txt
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra tensorflow --extra dev -o constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra tensorflow -o constraints/cpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra data -o constraints/data.txt -c constraints/dev.txt
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra mlflow -o constraints/cpu-mlflow.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra tensorflow --extra mlflow -o constraints/cpu-mlflow.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving -o constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra serve -o constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) --group uv -o constraints/uv.txt -c constraints/dev.txt
 

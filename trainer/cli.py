@@ -36,7 +36,7 @@ from trainer.scale import plan
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
-from trainer.text import abridge, did_you_mean, one_line, tracebacks
+from trainer.text import abridge, did_you_mean, installation, one_line, tracebacks
 from trainer.tfjob import convert, inspect_image
 from trainer.tfjob.parse import parse_manifest
 from trainer.tfjob.program import parse_entrypoints
@@ -68,10 +68,6 @@ commands:
 trainer COMMAND --help shows the options of a command; trainer --version shows the version. With --debug, an error that
 ends a command is shown with its traceback.
 """
-
-
-SERVE_ENVIRONMENT = "python3 -m venv .serve && .serve/bin/pip install '.[serving,mlflow]' && .serve/bin/trainer serve"
-"""KServe takes older versions of some packages than TensorFlow's training, so it has an environment of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,18 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _exit_at_once(128 + signal.SIGPIPE)
 
 
-def _locked(lock: str) -> str:
-    """The command that installs what a file of constraints/ has."""
-    return f"pip install -r constraints/{lock}.txt"
-
-
 def _require(command: str, packages: Sequence[str], install: str) -> None:
     """Check that the packages of a command are installed.
 
     Args:
         command: The command.
         packages: Their names for Python's import.
-        install: What installs them in a clone.
+        install: What installs them.
 
     Raises:
         ConfigurationError: a package is not installed.
@@ -139,8 +130,7 @@ def _require(command: str, packages: Sequence[str], install: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ConfigurationError(
-                f"trainer {command}: the Python package {package} is not installed: run {install} in a clone of this "
-                "project."
+                f"trainer {command}: the Python package {package} is not installed: run {install}."
             )
 
 
@@ -197,7 +187,7 @@ def _train(words: Sequence[str]) -> int:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
     config.check_model(settings.model)
-    _require("train", ("tensorflow", "numpy", "sklearn"), _locked("cpu"))
+    _require("train", ("tensorflow", "numpy", "sklearn"), installation.command("tensorflow"))
     # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
     total = settings.grace_seconds
     grace = total + 2 if cluster and cluster.task.role == "ps" else min(3.0, total / 2)
@@ -259,7 +249,7 @@ def _supervise(words: Sequence[str]) -> int:
         action="store_true",
         help="only wait for the end of the run and its time to live, and stop TensorBoard",
     )
-    _require("supervise", ("lightkube",), _locked("supervisor"))
+    _require("supervise", ("lightkube",), installation.command("supervisor"))
     # Process 1 of a container ignores signals without a handler. Set the handlers before the slow imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -288,7 +278,7 @@ def _supervise(words: Sequence[str]) -> int:
 def _data(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    _require("data", ("lance", "PIL"), _locked("data"))
+    _require("data", ("lance", "PIL"), installation.command("data"))
     from trainer.datasets import commands
     from trainer.datasets.importing import Progress
 
@@ -318,16 +308,16 @@ def _code_of(run: Callable[[], int | None]) -> int:
 
 
 def _report(words: Sequence[str]) -> int:
-    _require("report", ("tensorflow", "numpy", "tensorboard"), _locked("cpu"))
+    _require("report", ("tensorflow", "numpy", "tensorboard"), installation.command("tensorflow"))
     from trainer.results import report as run_report
 
     return run_report.main(words)
 
 
 def _models(words: Sequence[str]) -> int:
-    _require("models", ("tensorflow", "numpy"), _locked("cpu"))
+    _require("models", ("tensorflow", "numpy"), installation.command("tensorflow"))
     if "predict" in words[:1]:
-        _require("models predict", ("pyarrow", "PIL"), _locked("data"))
+        _require("models predict", ("pyarrow", "PIL"), installation.command("data"))
     from trainer.results import models
 
     return models.main(words)
@@ -337,12 +327,12 @@ def _serve(words: Sequence[str]) -> int:
     from trainer.serving import serve
 
     arguments = serve.read(words)  # --help needs no KServe
-    _require("serve", ("kserve", "tensorflow"), SERVE_ENVIRONMENT)
+    _require("serve", ("kserve", "tensorflow"), installation.for_serving())
     return serve.run(arguments)
 
 
 def _tensorboard(words: Sequence[str]) -> int:
-    _require("tensorboard", ("tensorboard",), _locked("cpu"))
+    _require("tensorboard", ("tensorboard",), installation.command("tensorflow"))
     from trainer.storage import tensorboard
 
     tensorboard.run(words)
@@ -426,7 +416,7 @@ def _report_end(code: int, reason: str) -> None:
 
 
 def _launch(words: Sequence[str]) -> int:
-    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), _locked("cpu"))
+    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), installation.command("tensorflow"))
     from trainer.launcher import launch
 
     code = _code_of(lambda: launch.main(words))

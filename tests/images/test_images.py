@@ -69,7 +69,7 @@ def test_its_bill_of_materials_lists_what_is_installed(image: Any, container: Ho
     python = ast.literal_eval(container.check_output(f"{PYTHON} -c '{program}'"))
     installed = {(package, version) for package, version in map(str.split, debian)}
     installed |= {(package.replace("_", "-"), version) for package, version in python}
-    assert {"libc6", "pydantic", "distributed-tensorflow-trainer"} <= {name for name, _ in installed}
+    assert {"libc6", "pydantic", "distributed-tensorflow"} <= {name for name, _ in installed}
     assert listed == installed
     references = [component["bom-ref"] for component in bill["components"]]
     assert len(references) == len(set(references))

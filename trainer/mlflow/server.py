@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from trainer.errors import AbsentError, ConfigurationError, StoreError
 from trainer.export import export_folder
-from trainer.text import one_line, truncate
+from trainer.text import installation, one_line, truncate
 
 DIRECTORY_TAG = "training_directory_id"
 """The tag by which the run of a training directory is found again."""
@@ -116,7 +116,7 @@ class Server:
         except ImportError as error:
             raise ConfigurationError(
                 f"{setting}={self.uri}: the Python package {error.name} is not installed: run "
-                "pip install -r constraints/cpu-mlflow.txt in a clone of this project."
+                f"{installation.command('mlflow')}."
             ) from None
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs each repeated request
         self._mlflow: Any = mlflow

@@ -15,6 +15,7 @@ from trainer.data.fit_arguments import FitArguments
 from trainer.errors import ConfigurationError
 from trainer.models.keras_model import KerasModel
 from trainer.storage.object_store import is_uri
+from trainer.text import installation
 
 COLUMNS = "columns"
 """The packaged model for a table."""
@@ -64,8 +65,8 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
         from trainer.data.columns import files, stored
     except ImportError:
         raise ConfigurationError(
-            f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
-            "constraints/cpu.txt in a clone of this project."
+            f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run "
+            f"{installation.command('tensorflow')}."
         ) from None
     shapes = (model.input_shapes() if model else None) or {}
     if ragged := [name for name, each in shapes.items() if isinstance(each, RaggedShape)]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage.object_store import SCHEMES, ObjectStore, may_recover, reason
-from trainer.text import enumerate_last, truncate
+from trainer.text import enumerate_last, installation, truncate
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def require(what: str) -> None:
     except ModuleNotFoundError:
         raise ConfigurationError(
             f"{what} needs the package pylance: use an image that has it, from `make build-images DATA=yes`, or "
-            "outside of images run pip install -r constraints/data.txt in a clone of this project."
+            f"outside of images run {installation.command('data')}."
         ) from None
     # The launcher forks, and then executes another program.
     warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
-from trainer.text import CREDENTIALS, truncate
+from trainer.text import CREDENTIALS, installation, truncate
 
 SCHEMES = ("s3", "gs", "az")
 CONDITIONAL = ".conditional"
@@ -73,7 +73,7 @@ class ObjectStore:
         except ImportError:
             raise ConfigurationError(
                 f"{setting}={uri}: the Python package obstore is not installed: run "
-                "pip install -r constraints/cpu.txt in a clone of this project."
+                f"{installation.command('tensorflow')}."
             ) from None
         self._errors: Any = (BaseError, OSError)
         self._absent: Any = (NotFoundError, FileNotFoundError)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 from trainer.errors import ConfigurationError
+from trainer.text import installation
 
 
 @contextlib.contextmanager
@@ -39,9 +40,7 @@ try:
     with contextlib.nullcontext() if verbose else _without_banner():
         import tensorflow as tf
 except ModuleNotFoundError as missing:
-    raise ConfigurationError(
-        "TensorFlow is not installed: run pip install -r constraints/cpu.txt, or gpu.txt, in a clone of this project."
-    ) from missing
+    raise ConfigurationError(f"TensorFlow is not installed: run {installation.command('tensorflow')}.") from missing
 
 tf.get_logger().setLevel("ERROR")
 tf1 = tf.compat.v1
