@@ -1,7 +1,7 @@
 """`make release`: images, chart, wheel and sdist of a version, pushed to a registry, with checksums and signatures.
 
-It writes to dist/VERSION, to Docker's images and to the registry. Its commit, "Release VERSION", is on no branch, and the
-last lines say how to tag it.
+It writes to dist/VERSION, to Docker's images and to the registry. Its commit, "Release VERSION", is on no branch:
+the last lines say how to tag it.
 """
 
 import argparse
