@@ -186,7 +186,8 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
-    config.check_model(settings.model)
+    if not (cluster and cluster.task.role == "ps"):  # parameter servers hold what the others make
+        config.check_model(settings.model)
     _require("train", ("tensorflow", "numpy", "sklearn"), installation.command("tensorflow"))
     # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
     total = settings.grace_seconds

@@ -30,8 +30,8 @@ def test_every_task_has_the_files_of_the_model(tmp_path: Path) -> None:
     assert (trainer["model"], trainer["train_steps"]) == (f"/code/{MODEL.name}", 300)
     for role in ("ps", "worker", "chief", "evaluator"):
         pod = f"StatefulSet/{role} spec template spec"
-        assert manifests.get(f"{pod} containers {role} volumeMounts code mountPath") == "/code"
-        items = manifests.get(f"{pod} volumes code configMap items")
+        assert manifests.get(f"{pod} containers {role} volumeMounts submitted mountPath") == "/code"
+        items = manifests.get(f"{pod} volumes submitted configMap items")
         assert MODEL.name in [item["path"] for item in items]
         gpus = manifests.get(f"{pod} containers {role} resources limits nvidia.com/gpu")
         assert gpus == (1 if role in ("worker", "chief") else None)
@@ -43,8 +43,8 @@ def test_large_files_are_awaited_by_a_stage(tmp_path: Path) -> None:
     data.write_bytes(b"1" * (bundle.LARGEST_CONFIG_MAP + 1))
     wanted = prepare(load_values({"data_dir": str(data), "target": "y"}), Tasks(ps=1, workers=2), "mine")
     manifests = rendered(wanted)
-    assert manifests.get("ConfigMap/config data trainer.yaml data_dir") == f"{wanted.folder}/_files/clicks.csv"
-    (job,) = (job for job in manifests.of("Job") if "-stage-code-" in job["metadata"]["name"])
+    assert manifests.get("ConfigMap/config data trainer.yaml data_dir") == f"{wanted.folder}/_files/0/clicks.csv"
+    (job,) = (job for job in manifests.of("Job") if "-stage-submitted-" in job["metadata"]["name"])
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"][-1] == wanted.folder
     assert [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "training"] == ["/training"]

@@ -98,7 +98,7 @@ def test_a_model_goes_to_the_cluster_and_comes_back(release: Release, cheap: str
 
     taken = trainer(release, "submit", "--name", "mnist", code=2)
     assert "there is a release mnist in the namespace already" in taken.stderr
-    assert release.get("configmap", "mnist-code"), "that of the first one"
+    assert json.loads(trainer(release, "runs", "--json").stdout)[0]["state"] == "Succeeded"
 
     # Without TensorBoard no pod mounts the volume, so one is made that reads it.
     release.kubectl("scale", "deployment/mnist-tensorboard", "--replicas=0")
@@ -121,10 +121,29 @@ def test_a_model_goes_to_the_cluster_and_comes_back(release: Release, cheap: str
     assert "there is no run mnist in the namespace" in trainer(release, "delete", "mnist", code=2).stderr
 
 
-def test_large_data_is_copied_and_ctrl_c_leaves_the_run(release: Release, cheap: str, tmp_path: Path) -> None:
-    data = tmp_path / "clicks.csv"
-    data.write_text("a,b,y\n" + "".join(f"{n % 97},{n % 89},{int(n % 97 > 50)}\n" for n in range(150_000)))
-    words = ["--data", str(data), "--target", "y", "--workers", "1", "--train_steps", "1000000", "--name", release.name]
+LARGE = """
+from pathlib import Path
+import keras
+import numpy as np
+
+def train_data(context):
+    rows = np.loadtxt(Path(__file__).with_name("clicks.csv"), delimiter=",")
+    return rows[:, :2].astype("float32"), rows[:, 2].astype("int64")
+
+def model():
+    network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return network
+"""
+
+
+def test_a_large_folder_is_copied_and_ctrl_c_leaves_the_run(release: Release, cheap: str, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    model = tmp_path / "project" / "mine.py"
+    model.write_text(LARGE)
+    data = tmp_path / "project" / "clicks.csv"
+    data.write_text("".join(f"{n % 97},{n % 89},{int(n % 97 > 50)}\n" for n in range(150_000)))
+    words = ["--model", str(model), "--workers", "1", "--train_steps", "1000000", "--name", release.name]
     log = tmp_path / "submit.log"
     with log.open("w") as output:
         command = [*start_of(release, "submit"), *words, cheap]
@@ -133,15 +152,23 @@ def test_large_data_is_copied_and_ctrl_c_leaves_the_run(release: Release, cheap:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130, log.read_text()
     text = log.read_text()
-    assert "copying 1 file, 1." in text
+    assert "copying 2 files, 1." in text
     assert "the run mnist goes on" in text
     assert "Traceback" not in text
 
     trainer(release, "stop", "mnist")
-    assert "the run mnist is suspended" in trainer(release, "follow", "mnist").stdout
+    assert "the run mnist is suspended" in trainer(release, "follow", "mnist", code=1).stdout
     assert not release.tasks()
     trainer(release, "resume", "mnist")
+    follow = subprocess.Popen([*start_of(release, "follow"), "mnist"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with follow:
+        assert follow.stdout
+        assert any("starting 1 ps, 1 worker" in line for line in follow.stdout), "it does not end as suspended"
+        follow.terminate()
     wait(lambda: "restored /training/model.ckpt" in release.log("mnist-worker-0"), 120, release.describe)
+    done = trainer(release, "fetch", "mnist", str(tmp_path / "out"))
+    assert "the run is not done: it was at step " in done.stdout
+    assert "ps 0: serving on " in trainer(release, "logs", "mnist", "--task", "ps-0").stdout
     trainer(release, "delete", "mnist", "--data")
     wait(lambda: not left(release), 90, lambda: left(release))
 
@@ -149,6 +176,17 @@ def test_large_data_is_copied_and_ctrl_c_leaves_the_run(release: Release, cheap:
 def test_what_a_cluster_refuses_is_a_sentence(release: Release, cheap: str, tmp_path: Path) -> None:
     words = ("--registry", "registry.invalid/x", "--name", "absent", "--detach", cheap)
     trainer(release, "submit", *words)
+    release.helm("install", "other", str(ROOT / "tests/e2e/other_chart"))
+    for command in ("delete", "stop", "fetch"):
+        done = trainer(release, command, "other", *(["out"] if command == "fetch" else []), code=2)
+        assert "other is a release of the chart other, and not a run" in done.stderr
+    own = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "never-submitted"}, "data": {"a": "b"}}
+    release.kubectl("create", "--filename=-", text=json.dumps(own))
+    refused = tmp_path / "refused.yaml"
+    refused.write_text(yaml.safe_dump({"common": {"extraVolumes": [{"name": "config", "emptyDir": {}}]}}))
+    trainer(release, "submit", "--name", "refused", "--model", str(MODEL), f"--values={refused}", cheap, code=2)
+    kinds = "persistentvolumeclaims,configmaps,statefulsets,jobs"
+    assert not release.kubectl("get", kinds, "--selector=app.kubernetes.io/instance=refused", "--output=name")
     never = tmp_path / "never.yaml"
     never.write_text(yaml.safe_dump({"image": {"tag": "absent"}, "supervisor": {"image": {"tag": "absent"}}}))
     done = trainer(release, "submit", "--name", "never", f"--values={never}", cheap, code=2)
@@ -156,7 +194,7 @@ def test_what_a_cluster_refuses_is_a_sentence(release: Release, cheap: str, tmp_
     follow = subprocess.Popen([*start_of(release, "follow"), "absent"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     with follow:
         assert follow.stdout
-        assert "the supervisor waits: ErrImagePull: " in follow.stdout.readline()
+        assert any("the supervisor waits: ErrImagePull: " in line for line in follow.stdout)
         follow.terminate()
 
     release.kubectl("create", "serviceaccount", "weak")

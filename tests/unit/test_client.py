@@ -2,6 +2,8 @@
 
 import argparse
 import io
+import json
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainer import config
-from trainer.client import bundle, commands, submission, values
+from trainer.client import bundle, commands, following, runs, submission, values
 from trainer.client.cluster import Cluster, UnreachableError, error_of
 from trainer.client.submission import prepare
 from trainer.client.values import Tasks
@@ -92,7 +94,7 @@ def test_the_folder_of_a_model_goes_along(folder: Path, tmp_path: Path) -> None:
     assert sorted(found.bundle.files) == BESIDE
     assert found.values["train"]["model"] == "/code/mine.py"
     (volume,) = found.values["common"]["extraVolumes"]
-    assert volume["configMap"]["name"] == "mine-code"
+    assert volume["configMap"]["name"] == found.config_map
     assert {item["path"]: item["key"] for item in volume["configMap"]["items"]} == found.bundle.keys()
     whole = submitted(tmp_path, "--model", "project")
     assert whole.bundle
@@ -104,7 +106,7 @@ def test_git_says_what_goes_along(folder: Path, tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.txt\nruns\n__pycache__\nproject/mine.py\n")
     found = submitted(tmp_path, "--model", "project/mine.py")
     assert found.bundle
-    assert sorted(found.bundle.files) == [".hidden", "lib/net.py", "mine.py"], "also the model itself"
+    assert sorted(found.bundle.files) == ["lib/net.py", "mine.py"], "also the model itself, though git ignores it"
 
 
 def test_local_data_and_weights_go_along(folder: Path, tmp_path: Path) -> None:
@@ -115,14 +117,16 @@ def test_local_data_and_weights_go_along(folder: Path, tmp_path: Path) -> None:
     words = ["--model", "project/mine.py", "--initial_weights", "start.weights.h5"]
     found = submitted(tmp_path, *words, "--data", "clicks.csv", "--target", "y")
     assert found.bundle
-    assert sorted(found.bundle.files) == sorted([*BESIDE, "days/1.csv", "_files/clicks.csv", "_files/start.weights.h5"])
-    assert found.values["data"] == {"uri": "/code/_files/clicks.csv"}
-    assert found.values["train"]["initial_weights"] == "/code/_files/start.weights.h5"
+    assert sorted(found.bundle.files) == sorted(
+        [*BESIDE, "days/1.csv", "_files/1/clicks.csv", "_files/0/start.weights.h5"]
+    )
+    assert found.values["data"] == {"uri": "/code/_files/1/clicks.csv"}
+    assert found.values["train"]["initial_weights"] == "/code/_files/0/start.weights.h5"
     inside = submitted(tmp_path, "--model", "project/mine.py", "--data", "project/days")
     assert inside.values["data"] == {"uri": "/code/days"}
     alone = submitted(tmp_path, "--data", "project/days")
     assert alone.bundle
-    assert sorted(alone.bundle.files) == ["_files/days/1.csv"]
+    assert sorted(alone.bundle.files) == ["_files/0/days/1.csv"]
 
 
 def test_large_files_go_to_the_training_volume(folder: Path, tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_large_files_go_to_the_training_volume(folder: Path, tmp_path: Path) -> 
     found = submitted(tmp_path, "--data", "clicks.csv")
     assert found.bundle
     assert found.folder == f"/training/.code/{found.bundle.digest}"
-    assert found.values["data"] == {"uri": f"{found.folder}/_files/clicks.csv"}
+    assert found.values["data"] == {"uri": f"{found.folder}/_files/0/clicks.csv"}
     (stage,) = found.values["stages"]["before"]
     assert stage["command"][-1] == found.folder
     assert "extraVolumes" not in found.values.get("common", {})
@@ -138,6 +142,11 @@ def test_large_files_go_to_the_training_volume(folder: Path, tmp_path: Path) -> 
         ConfigurationError, match="so they go to the training volume, but train_dir is on an object store"
     ):
         submitted(tmp_path, "--data", "clicks.csv", "--train_dir", "s3://b/runs/a")
+    with pytest.raises(ConfigurationError, match="but with a chief no other task mounts that; leave out --chief"):
+        submitted(tmp_path, "--data", "clicks.csv", tasks=Tasks(1, 2, chief=True))
+    shared = tmp_path / "shared.yaml"
+    shared.write_text("trainingDirectory: {accessModes: [ReadWriteMany]}\n")
+    assert submitted(tmp_path, "--data", "clicks.csv", tasks=Tasks(1, 2, chief=True), values_files=[shared]).folder
 
 
 def test_own_values_take_precedence_and_keep_their_volumes(folder: Path, tmp_path: Path) -> None:
@@ -150,15 +159,29 @@ def test_own_values_take_precedence_and_keep_their_volumes(folder: Path, tmp_pat
     assert "replicas" not in found.values["worker"], "those of the file"
     assert (found.values["ps"], found.files) == ({"replicas": 1}, [own])
     assert found.values["image"] == {"registry": "r.example.com/x"}
-    assert [each["name"] for each in found.values["common"]["extraVolumes"]] == ["code", "theirs"]
-    assert [each["name"] for each in found.values["worker"]["extraVolumes"]] == ["code", "mine"]
+    assert [each["name"] for each in found.values["common"]["extraVolumes"]] == ["submitted", "theirs"]
+    assert [each["name"] for each in found.values["worker"]["extraVolumes"]] == ["submitted", "mine"]
     (tmp_path / "clicks.csv").write_bytes(b"1" * (bundle.LARGEST_CONFIG_MAP + 1))
     found = submitted(tmp_path, "--data", "clicks.csv", values_files=[own])
-    assert [each["name"] for each in found.values["stages"]["before"]] == ["code", "first"]
+    assert [each["name"] for each in found.values["stages"]["before"]] == ["submitted", "first"]
+
+
+def test_explicit_data_has_all_of_its_folders(tmp_path: Path) -> None:
+    for name in ("cats", "runs", "node_modules", ".hidden"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "a.png").touch()
+    found = bundle.collect(None, [tmp_path / "images"])
+    assert {name.split("/")[3] for name in found.files} == {"cats", "runs", "node_modules"}
+
+
+def test_a_name_that_is_not_text_is_refused(folder: Path) -> None:
+    Path(os.fsdecode(bytes(folder) + b"/bad\xff.py")).touch()
+    with pytest.raises(ConfigurationError, match=r"the name 'bad\\udcff.py' of a file is not printable text"):
+        bundle.collect(folder / "mine.py", [])
 
 
 def test_keys_of_a_config_map_differ(tmp_path: Path) -> None:
-    files = dict.fromkeys(("a/b.py", "a_b.py", "ä b.py", "..c"), tmp_path)
+    files = dict.fromkeys(("a/b.py", "a_b.py", "1_a_b.py", "ä b.py", "..c"), tmp_path)
     keys = bundle.Bundle(files, {}).keys()
     assert len({*keys.values()}) == len(files)
     assert all(values_key.isascii() and "/" not in values_key for values_key in keys.values())
@@ -186,13 +209,26 @@ def test_a_tar_file_has_the_files_of_links_and_no_owner(folder: Path) -> None:
         ),
         (["--model", "absent.py"], "model=absent.py: there is no such file"),
         (["--initial_weights", "absent.keras"], "--initial_weights: there is no "),
+        (
+            ["--model", "lib.net"],
+            "model=lib.net: it names a module, which is not packed; name the path, --model lib/net.py",
+        ),
         (["--strategy", "allreduce"], "--ps: 1 ps, but with strategy allreduce the workers hold the parameters"),
     ],
 )
-def test_bad_options_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_bad_options_are_refused(
+    folder: Path, tmp_path: Path, words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     with pytest.raises(ConfigurationError) as found:
         submitted(tmp_path, *words)
     assert sentence in str(found.value)
+
+
+@pytest.mark.parametrize(("tasks", "option"), [(Tasks(-1, 2), "--ps: -1"), (Tasks(1, 0), "--workers: 0")])
+def test_too_few_tasks_are_refused(tmp_path: Path, tasks: Tasks, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} was given, but at least [01] is needed; raise it"):
+        submitted(tmp_path, tasks=tasks)
 
 
 @pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a-", "a" * 41])
@@ -202,18 +238,26 @@ def test_a_name_is_one_of_kubernetes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"),
-    [("mlp", "mlp-"), ("x/My Model_2.py", "my-model-2-"), ("x/2nd.py", "run-"), ("x/net/model.py", "net-")],
+    ("given", "expected"),
+    [
+        ({"model": "mlp"}, "mlp-"),
+        ({"model": "x/My Model_2.py"}, "my-model-2-"),
+        ({"model": "x/2nd.py"}, "run-"),
+        ({"model": "x/net/model.py"}, "net-"),
+        ({"data_dir": "s3://bucket/clicks"}, "clicks-"),
+        ({"data_dir": "customers.csv"}, "customers-"),
+        ({}, "digits-"),
+    ],
 )
-def test_a_name_is_made_of_that_of_the_model(model: str, expected: str) -> None:
-    name = submission._new_name(model)
+def test_a_name_is_made_of_that_of_the_model_or_the_data(given: dict[str, str], expected: str) -> None:
+    name = submission._new_name(config.load_values(given))
     assert name.startswith(expected)
     assert submission.NAME.fullmatch(name)
 
 
 def test_too_large_a_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "LARGEST", 10)
-    with pytest.raises(ConfigurationError, match=r"project: more than 0.0 kB of files would go along .* in .gitignore"):
+    with pytest.raises(ConfigurationError, match=r"project: more than 0.0 kB of files .* in .gitignore"):
         bundle.collect(folder / "mine.py", [])
 
 
@@ -271,5 +315,63 @@ def test_errors_of_programs_are_one_sentence(program: str, stderr: str, sentence
 
 def test_a_program_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigurationError, match="helm is not on PATH: install Helm 3 or 4"):
+    with pytest.raises(ConfigurationError, match=r"helm is not on PATH: install Helm 3\.14 or later"):
         Cluster().helm("list")
+
+
+A, B = "2026-11-30T02:00:00.000000001Z", "2026-11-30T02:00:00.000000002Z"
+
+
+def test_lines_of_a_log_that_is_read_again_are_shown_once() -> None:
+    said: list[str] = []
+    shown = following._Shown(said.append)
+    assert shown.begin("first") == []
+    for line in (f"{A} one", f"{A} two", "failed to watch: too many open files", f"{B} three"):
+        shown.log(line)
+    assert shown.begin("first") == [f"--since-time={B}"]
+    for line in (f"{A} one", f"{A} two", f"{B} three", f"{B} four"):
+        shown.log(line)
+    assert shown.begin("second") == [], "another pod, whose node may have another time"
+    shown.log(f"{A} five")
+    assert said == ["one", "two", "failed to watch: too many open files", "three", "four", "five"]
+
+
+def objects_of(notes: dict[str, Any], **job: Any) -> list[dict[str, Any]]:
+    """The objects of a supervisor, as Kubernetes has them."""
+    labels, created = {runs.INSTANCE: "mine"}, "2026-11-30T02:00:00Z"
+    annotations = {f"{runs.ANNOTATIONS}supervisor": "mine-run-1"}
+    config_map = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "mine-run", "labels": labels, "creationTimestamp": created, "annotations": annotations},
+        "data": {"notes.json": json.dumps(notes)},
+    }
+    other = {"kind": "ConfigMap", "metadata": {"name": "mine-ended", "labels": labels, "creationTimestamp": created}}
+    made = {"kind": "Job", "metadata": {"name": "mine-run-1", "annotations": job.pop("annotations", {})}, **job}
+    return [config_map, other, made]
+
+
+WHY = "the supervisor's Job has failed"
+FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "too late"}]}
+
+
+@pytest.mark.parametrize(
+    ("notes", "job", "state", "outcome"),
+    [
+        ({}, {}, "Pending", ""),
+        ({"state": "Running", "job": "mine-run-1"}, {}, "Running", ""),
+        ({"state": "Suspended", "job": "mine-run-0"}, {}, "Pending", ""),
+        ({"state": "Failed", "job": "mine-run-1", "reason": "why"}, {}, "Failed", "why"),
+        (
+            {"state": "Running", "job": "mine-run-1"},
+            {"status": FAILED},
+            "Failed",
+            "the supervisor's Job has failed: too late",
+        ),
+        ({"state": "Succeeded", "job": "mine-run-1", "reason": "why"}, {"status": FAILED}, "Succeeded", "why"),
+    ],
+)
+def test_the_state_of_a_run_is_that_of_the_supervisor_that_its_release_wants(
+    notes: dict[str, Any], job: dict[str, Any], state: str, outcome: str
+) -> None:
+    (run,) = runs._runs(objects_of(notes, **job))
+    assert (run.name, run.state, run.outcome, run.has_job) == ("mine", state, outcome, True)

@@ -20,6 +20,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.got.append(json.loads(body))
         self.send_response(self.codes.pop(0))
+        self.send_header("Location", "/other")
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in http.server
@@ -42,6 +43,14 @@ def test_it_is_tried_three_times(receiver: str, codes: list[int], posts: int) ->
     Receiver.codes = [*codes]
     assert notify.notify(receiver, {"state": "Succeeded"})
     assert Receiver.got == posts * [{"state": "Succeeded"}]
+
+
+def test_a_redirect_is_a_failure(receiver: str, caplog: pytest.LogCaptureFixture) -> None:
+    Receiver.codes = [301] * 3
+    assert not notify.notify(receiver, {})
+    assert caplog.messages == [
+        "the outcome is not posted to the address of run.notifySecret: HTTP 301 Moved Permanently"
+    ]
 
 
 def test_a_failure_is_said_without_the_address(receiver: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import yaml
+
 from trainer.errors import ConfigurationError
 
 NAME = "distributed-tensorflow"
@@ -21,3 +23,8 @@ def path() -> Path:
         if (each / "Chart.yaml").is_file():
             return each
     raise ConfigurationError(f"the chart is missing at {PACKAGED}: install the package again, or run in a clone of it.")
+
+
+def version() -> str:
+    """The version of the chart. Raises what `path` does."""
+    return str(yaml.safe_load((path() / "Chart.yaml").read_text())["version"])

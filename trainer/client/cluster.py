@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
@@ -15,7 +16,7 @@ from typing import IO, Any
 from trainer.errors import ConfigurationError
 
 INSTALLED_BY = {
-    "helm": "install Helm 3 or 4, as https://helm.sh/docs/intro/install says",
+    "helm": "install Helm 3.14 or later, or 4, as https://helm.sh/docs/intro/install says",
     "kubectl": "install it, as https://kubernetes.io/docs/tasks/tools says",
 }
 """How to get each program."""
@@ -33,14 +34,23 @@ UNREACHABLE = (
 """What errors say that may pass."""
 NO_CLUSTER = "localhost:8080"
 """The server that kubectl and helm try if no kubeconfig names one."""
-
-
-LOG_LINE = re.compile(r"[IEW]\d{4} |WARNING")
+LOG_LINE = re.compile(r"[IEW]\d{4} |WARNING|level=")
 """Matches what kubectl and helm log beside their error."""
+TEXT: Mapping[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace"}
+"""How the output of a program is read."""
 
 
 class UnreachableError(ConfigurationError):
     """The cluster does not answer: one sentence. Another attempt may succeed."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of helm."""
+
+    chart: str
+    version: str
+    """That of the chart."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,11 @@ class Cluster:
         options += [f"--namespace={self.namespace}"] if self.namespace else []
         return [program, *options, *words]
 
-    def kubectl(self, *words: str, text: str | None = None) -> str:
+    def kubectl(self, *words: str, text: str = "") -> str:
         """Run kubectl, with this text as its input, and return its output.
 
         Raises:
-            ConfigurationError: it fails.
+            ConfigurationError: it fails, or is not on PATH.
             UnreachableError: the cluster does not answer.
         """
         return _run(self.command("kubectl", *words), text)
@@ -81,33 +91,44 @@ class Cluster:
             raise error_of(command, done.stderr.decode(errors="replace"))
 
     @contextlib.contextmanager
-    def logs(self, pod: str, *options: str, quiet: bool = False) -> Iterator[Iterator[str]]:
+    def logs(self, pod: str, *options: str) -> Iterator[Iterator[str]]:
         """The lines of the log of a pod. They end with the log, or with the connection.
 
-        Unless it is quiet, kubectl writes to the error output why there are none.
+        Raises what `kubectl` does, if there are no lines.
         """
         command = self.command("kubectl", "logs", pod, *options)
         _check(command)
-        errors = subprocess.DEVNULL if quiet else None
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
-            try:
-                yield map(str.rstrip, process.stdout or ())
-            finally:
-                process.terminate()
+        with tempfile.TemporaryFile() as errors:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+                count = 0
+
+                def lines() -> Iterator[str]:
+                    nonlocal count
+                    for line in process.stdout or ():
+                        count += 1
+                        yield line.decode("utf-8", "replace").rstrip("\n")
+
+                try:
+                    yield lines()
+                finally:
+                    process.terminate()
+            errors.seek(0)
+            if not count and process.returncode > 0:
+                raise error_of(command, errors.read().decode(errors="replace"))
 
     def helm(self, *words: str) -> str:
         """Run helm and return its output. Raises what `kubectl` does."""
-        return _run(self.command("helm", *words), None)
+        return _run(self.command("helm", *words), "")
 
-    def has_release(self, name: str) -> bool:
-        """Whether helm knows a release of this name, installed or not. Raises what `kubectl` does."""
+    def release(self, name: str) -> Release | None:
+        """The release of this name, whatever its chart and state; None if there is none. Raises what `kubectl` does."""
         try:
-            self.helm("status", name, "--output=json")
+            found = json.loads(self.helm("get", "metadata", name, "--output=json"))
         except ConfigurationError as error:
             if "release: not found" in str(error):
-                return False
+                return None
             raise
-        return True
+        return Release(str(found.get("chart")), str(found.get("version")))
 
     def items(self, kinds: str, selector: Mapping[str, str]) -> list[dict[str, Any]]:
         """The objects of these kinds, such as "jobs,pods", with these labels. Raises what `kubectl` does."""
@@ -120,12 +141,12 @@ def _check(command: list[str]) -> None:
         raise ConfigurationError(f"{command[0]} is not on PATH: {INSTALLED_BY[command[0]]}.")
 
 
-def _run(command: list[str], text: str | None) -> str:
+def _run(command: list[str], text: str) -> str:
     _check(command)
-    done = subprocess.run(command, input=text or "", capture_output=True, text=True)
+    done = subprocess.run(command, input=text, capture_output=True, **TEXT)
     if done.returncode:
         raise error_of(command, done.stderr)
-    return done.stdout
+    return str(done.stdout)
 
 
 def error_of(command: list[str], stderr: str) -> ConfigurationError:

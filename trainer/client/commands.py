@@ -26,7 +26,7 @@ from trainer.text import truncate
 from trainer.text.command_lines import command_line
 
 TASK = re.compile(r"(chief|worker|ps|evaluator|client)-\d+")
-CODES: Mapping[str, int] = {"Failed": EXIT_FAILED_RUN}
+CODES: Mapping[str, int] = {"Succeeded": 0, "Failed": EXIT_FAILED_RUN, "Suspended": 1}
 """The exit codes by the state in which a run was left."""
 
 
@@ -88,7 +88,7 @@ def make_parser() -> config.Parser:
     run.add_argument("--detach", action="store_true", help="end when the run is installed")
     run.add_argument("--dry_run", action="store_true", help="print the values and the commands, and install nothing")
     run.add_argument("--skip_check", action="store_true", help="do not load the model's file here first")
-    run.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
+    run.add_argument("--json", action="store_true", help="print only how it ended, as one line of JSON")
     _add_cluster(parser)
     config.add_settings(parser, config.RUN_GROUPS)
     return parser
@@ -108,6 +108,7 @@ def _submit(words: Sequence[str]) -> int:
         print(_by_hand(cluster, wanted), end="")
         return 0
     say = _to_stderr if arguments.json else _say
+    submission.check_free(cluster, wanted)
     if wanted.bundle:
         say(f"packed {wanted.bundle}")
     if not arguments.skip_check and submission.check_model(wanted, settings):
@@ -115,11 +116,14 @@ def _submit(words: Sequence[str]) -> int:
     try:
         submission.install(cluster, wanted, say)
     except KeyboardInterrupt:
-        _to_stderr(f"\ninterrupted; what is installed by now goes with: {_command(cluster, 'delete', wanted.name)}")
+        remedy = _command(cluster, "delete", wanted.name)
+        _to_stderr(f"\ninterrupted; what is installed has not all of its files, and is removed by: {remedy}")
         raise
     say(f"installed the run {wanted.name}")
-    if arguments.detach:
-        say(_next(cluster, wanted.name, ("follow", "logs", "stop", "delete")))
+    if arguments.detach or not wanted.has_supervisor:
+        if arguments.json:
+            print(json.dumps({"name": wanted.name, "state": "Pending"}))
+        say(_next(cluster, wanted.name, ("follow", "logs", "stop", "delete") if wanted.has_supervisor else ("delete",)))
         return 0
     return _follow_run(cluster, wanted.name, say, arguments.json)
 
@@ -129,7 +133,10 @@ def _by_hand(cluster: Cluster, wanted: submission.Submission) -> str:
     lines = [f"The values of the run {wanted.name}. In a file VALUES, they are installed with:", ""]
     if wanted.bundle and not wanted.is_uploaded:
         keys = [f"--from-file={key}={wanted.bundle.files[path]}" for path, key in wanted.bundle.keys().items()]
-        lines.append(shlex.join(cluster.command("kubectl", "create", "configmap", wanted.config_map, *keys)))
+        create, remove = (
+            cluster.command("kubectl", word, "configmap", wanted.config_map) for word in ("create", "delete")
+        )
+        lines += [shlex.join([*create, *keys]), f"{shlex.join(remove)}    # at the end"]
     own = [f"--values={file}" for file in wanted.files]
     lines.append(
         shlex.join(cluster.command("helm", "install", wanted.name, str(chart.path()), *own, "--values=VALUES"))
@@ -158,12 +165,13 @@ def _follow_run(cluster: Cluster, name: str, say: Callable[[str], None], as_json
     except KeyboardInterrupt:
         _to_stderr(f"\nthe run {name} goes on\n{_next(cluster, name, ('follow', 'logs', 'stop', 'delete'))}")
         return 130
-    if as_json and run.state != "Failed":
-        print(json.dumps(files.read_result(cluster, name)))
+    if as_json:
+        content = files.read_result(cluster, name) if run.state == "Succeeded" else None
+        print(json.dumps({"name": name, "state": run.state, "outcome": run.outcome, "result": content}))
     if run.state == "Suspended":
         say(f"the run {name} is suspended: its tasks have ended, and their resources are free")
     say(_next(cluster, name, ("resume", "delete") if run.state == "Suspended" else ("fetch", "delete")))
-    return CODES.get(run.state, 0)
+    return CODES[run.state]
 
 
 PURPOSES = {
@@ -193,7 +201,7 @@ def _runs(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_cluster(parser)
     arguments = parser.read(words)
-    found = runs.find_all(_cluster(arguments))
+    found = runs.list_runs(_cluster(arguments))
     if arguments.json:
         print(json.dumps([{**dataclasses.asdict(run), "created": run.created.isoformat()} for run in found]))
         return 0
@@ -236,13 +244,16 @@ def _fetch(words: Sequence[str]) -> int:
     parser.add_argument("--checkpoints", action="store_true", help="copy the checkpoints too")
     _add_cluster(parser)
     arguments = parser.read(words)
-    count = files.fetch(_cluster(arguments), arguments.name, arguments.folder, arguments.checkpoints)
-    print(f"copied {count} files to {arguments.folder}")
-    found = TrainingDirectory(arguments.folder).read_result()
-    if not found:
-        print("there is no result yet")
+    names = files.fetch(_cluster(arguments), arguments.name, arguments.folder, arguments.checkpoints)
+    print(f"copied {len(names)} file{'' if len(names) == 1 else 's'} to {arguments.folder}")
+    if "result.json" not in names:  # an older one there may be that of another run
+        print("there is no result")
         return 0
-    print(result.describe(found))
+    found = TrainingDirectory(arguments.folder).read_result()
+    if found.get("state") == "done":
+        print(result.describe(found))
+    else:
+        print(f"the run is not done: it was at step {found.get('global_step', 0)}")
     _write_report(arguments.folder)
     return 0
 
@@ -309,7 +320,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "resume": _change(
         "resume",
         "Let a run that was stopped go on from its last checkpoint.",
-        lambda cluster, name: runs.suspend(cluster, name, is_suspended=False),
+        runs.resume,
         "the run {name} goes on",
     ),
     "delete": _delete,

@@ -41,7 +41,7 @@ class Place:
         return ("exec", self.pod, f"--container={self.container}", "--", *command)
 
 
-def fetch(cluster: Cluster, name: str, folder: Path, with_checkpoints: bool = False) -> int:
+def fetch(cluster: Cluster, name: str, folder: Path, with_checkpoints: bool = False) -> list[str]:
     """Copy the files of a run into a folder: result, settings, exported models, curves and logs.
 
     Args:
@@ -51,7 +51,7 @@ def fetch(cluster: Cluster, name: str, folder: Path, with_checkpoints: bool = Fa
         with_checkpoints: Whether to copy the checkpoints too.
 
     Returns:
-        The number of files.
+        The names of the files.
 
     Raises:
         ConfigurationError: the run has no files, or the folder cannot be written, or what `Cluster.kubectl` raises.
@@ -102,31 +102,41 @@ def read_log(cluster: Cluster, name: str, task: str) -> str:
 
 def _values(cluster: Cluster, name: str) -> dict[str, Any]:
     """The values of a run that were given."""
-    if not cluster.has_release(name):
-        runs.find(cluster, name)  # which says that there is none
+    runs.release_of(cluster, name)
     return dict(json.loads(cluster.helm("get", "values", name, "--output=json")) or {})
 
 
-def _from_pod(cluster: Cluster, place: Place, folder: Path, left_out: Sequence[str]) -> int:
+def _from_pod(cluster: Cluster, place: Place, folder: Path, left_out: Sequence[str]) -> list[str]:
     excluded = [f"--exclude=./{pattern}" for pattern in left_out]
     # It ends with code 1 if a task has written a file meanwhile.
     words = place.exec("sh", "-c", 'tar "$@" || [ $? -eq 1 ]', "tar", "cf", "-", "-C", place.path, *excluded, ".")
     with tempfile.TemporaryFile(dir=folder) as file:
         cluster.pipe(*words, stdout=file)
         file.seek(0)
-        with tarfile.open(fileobj=file) as archive:
-            archive.extractall(folder, filter="data")
-            return sum(entry.isfile() for entry in archive)
+        try:
+            with tarfile.open(fileobj=file) as archive:
+                archive.extractall(folder, filter=_without_links)  # noqa: S202 - it is the data filter
+                return [entry.name.removeprefix("./") for entry in archive if entry.isfile()]
+        except tarfile.TarError as error:
+            raise ConfigurationError(f"the files of the run cannot be unpacked ({error}); try again.") from None
 
 
-def _from_store(uri: str, folder: Path, left_out: Sequence[str]) -> int:
+def _without_links(entry: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """The entry as `tarfile.data_filter` has it; None for a link that leads out of the folder."""
+    try:
+        return tarfile.data_filter(entry, folder)
+    except tarfile.FilterError:
+        return None
+
+
+def _from_store(uri: str, folder: Path, left_out: Sequence[str]) -> list[str]:
     store = ObjectStore(uri, "trainingDirectory.uri")
     names = [each for each in store.names() if not any(Path(each.split("/")[0]).match(word) for word in left_out)]
     for name in names:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         store.download(name, file)
-    return len(names)
+    return names
 
 
 @contextlib.contextmanager
@@ -175,6 +185,7 @@ def _reader(pod: str, name: str, template: dict[str, Any], container: str) -> di
                 "name": container,
                 "command": ["sleep", str(READER_SECONDS)],
                 "volumeMounts": mounts,
+                "resources": {kind: {"cpu": "100m", "memory": "128Mi"} for kind in ("requests", "limits")},
                 **{key: original[key] for key in ("image", "imagePullPolicy", "securityContext") if key in original},
             }
         ],

@@ -18,7 +18,8 @@ BY_OTHER_KEYS = ("train_dir", "data_dir", "grace_seconds", "model", "initial_wei
 GRACE_SECONDS = 5
 """How much longer a pod has than its trainer."""
 ROLES = ("worker", "ps", "chief", "evaluator", "client")
-CODE = "code"
+SUBMITTED = "submitted"
+"""The volume with the files of a run, and the stage that waits for large ones."""
 MOUNT = "/code"
 UPLOADS = ".code"
 """The folder of the training directory with the files of runs whose files are large."""
@@ -88,8 +89,8 @@ def of_settings(settings: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
 def in_config_map(name: str, items: Mapping[str, str]) -> dict[str, Any]:
     """The values that mount a ConfigMap at MOUNT; `items` has the key of each path."""
     entries = [{"key": key, "path": path} for path, key in items.items()]
-    volume = {"name": CODE, "configMap": {"name": name, "items": entries}}
-    mount = {"name": CODE, "mountPath": MOUNT, "readOnly": True}
+    volume = {"name": SUBMITTED, "configMap": {"name": name, "items": entries}}
+    mount = {"name": SUBMITTED, "mountPath": MOUNT, "readOnly": True}
     return {"common": {"extraVolumes": [volume], "extraVolumeMounts": [mount]}}
 
 
@@ -97,7 +98,7 @@ def in_training_volume(folder: str) -> dict[str, Any]:
     """The values with a stage that waits until the files are in this folder of the training volume."""
     script = f'trap "exit 143" TERM; until [ -e "$0/{COMPLETE}" ]; do sleep 0.5; done'
     stage = {
-        "name": CODE,
+        "name": SUBMITTED,
         "command": ["sh", "-c", script, folder],
         "volumes": ["training"],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,16 @@ PAUSES = (1.0, 5.0)
 """Seconds between two tries."""
 TIMEOUT_SECONDS = 10.0
 NO_URL = "it is not a URL of http or https"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which would be followed without the content."""
+
+    def redirect_request(self, *arguments: Any, **more: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def notify(url: str, content: Mapping[str, object]) -> bool:
@@ -35,7 +46,7 @@ def _post(url: str, body: bytes) -> str:
         return NO_URL
     try:
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):  # noqa: S310
+        with OPENER.open(request, timeout=TIMEOUT_SECONDS):
             return ""
     except urllib.error.HTTPError as error:
         return f"HTTP {error.code} {error.reason}"

@@ -231,8 +231,13 @@ class _Loop:
                 self._reporter.report_suspension()
             return None
         self._reporter.report_outcome(self._outcome)
-        if self._has_seen_end and (url := os.environ.get(notify.VARIABLE)):
-            notify.notify(url, self._facts_of_end())
+        if self._has_seen_end and self._run.notify_secret:
+            if url := os.environ.get(notify.VARIABLE):
+                notify.notify(url, self._facts_of_end())
+            else:
+                logger.warning(
+                    f"run.notifySecret: the Secret {self._run.notify_secret} has no key url, so nothing is posted"
+                )
         return self._outcome
 
     def _facts_of_end(self) -> dict[str, object]:
