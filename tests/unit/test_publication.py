@@ -34,6 +34,7 @@ pytestmark = [
 
 MODEL = textwrap.dedent("""
     import time
+    from pathlib import Path
 
     import keras
     import numpy as np
@@ -41,10 +42,15 @@ MODEL = textwrap.dedent("""
     from keras import layers
     from trainer.layers import DynamicEmbedding
 
+    def has_exports():
+        run = Path(__file__).parent / "run"
+        exports, first = [*run.glob("export/*/data.json")], run / "deltas/00000001.npz"
+        return EXPORTS == 0 or (len(exports) >= EXPORTS and not first.exists())
+
     def batches(seed):
         random = np.random.default_rng(seed)
         for step in range(STEPS):
-            time.sleep(PAUSE if step == 100 else 0)
+            time.sleep(PAUSE if step == 100 else 0 if step < 50 or has_exports() else 0.05)
             users, items = random.integers(0, 200, 20), random.integers(0, 50 + step, 20)
             yield {"user": users, "item": np.char.add("item ", items.astype(str))}, (users + items) % 2 * 1.0
 
@@ -65,13 +71,16 @@ MODEL = textwrap.dedent("""
 """)
 
 
-def start(folder: Path, steps: int = 200, pause: float = 0, **settings: Any) -> Path:
+def start(folder: Path, steps: int = 200, pause: float = 0, exports: int = 0, **settings: Any) -> Path:
     """Train and publish, each step or as often as a delta can be written; return the training directory.
 
-    Before batch 100 the data pauses for so many seconds.
+    Before batch 100 the data pauses for so many seconds. It is slow until there are so many exports, and the first
+    delta is removed, so that a busy machine has time for them.
     """
     folder.mkdir(exist_ok=True)
-    (folder / "mine.py").write_text(MODEL.replace("STEPS", "400").replace("PAUSE", str(pause)))
+    (folder / "mine.py").write_text(
+        MODEL.replace("STEPS", "700").replace("PAUSE", str(pause)).replace("EXPORTS", str(exports))
+    )
     run = Settings(
         model=str(folder / "mine.py"),
         train_dir=str(folder / "run"),
@@ -228,12 +237,12 @@ def test_a_model_that_is_rolled_back_stays_though_there_are_newer_exports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publication, "MOST_DELTAS", 5)
-    run = start(tmp_path / "many", 200)
+    run = start(tmp_path / "many", 600, exports=publication.KEPT_EXPORTS)
     exports = deltas.exports(run / "export")
     assert len(exports) == 2
     follower = Follower(run, print)
     follower.catch_up()
-    assert follower.step == 200
+    assert follower.step == 600
     follower.roll_back()
     for _ in range(3):
         follower.catch_up()
@@ -276,7 +285,7 @@ def test_a_run_that_waits_for_examples_writes_no_deltas(tmp_path: Path, monkeypa
 
 def test_old_deltas_and_exports_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication, "MOST_DELTAS", 3)
-    run = start(tmp_path / "many", 300)
+    run = start(tmp_path / "many", 600, exports=publication.KEPT_EXPORTS)
     found = deltas.exports(run / "export")
     assert len(found) <= publication.KEPT_EXPORTS
     numbers = deltas.numbers(run / "deltas")
