@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import ALL_ROLES, CHART, Manifests, environment_with_tools, render, template
+from tests.chart.chart import ALL_ROLES, CHART, EXAMPLES, Manifests, environment_with_tools, render, template
 from trainer.supervisor.ownership import WANTED
 from trainer.supervisor.run import read
 
@@ -247,6 +247,38 @@ def test_its_role_has_the_needed_permissions_only() -> None:
         ("", "serviceaccounts", "patch", "mnist-tensorboard"),
         ("", "pods", "delete", *(f"mnist-worker-{index}" for index in range(4)), "mnist-ps-0"),
     ]
+
+
+STAGE = {"name": "prepare", "command": ["true"]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"stages.before": [STAGE], "tensorboard.ttlSecondsAfterFinished": 60, "run.nodeLossSeconds": 60},
+        {"stages.before": [STAGE], "data.watch.enabled": True, "train.dataset": "lance", "data.uri": "s3://b/c"},
+        {"scheduling.gang": "kueue", "scheduling.queue": "research"},
+    ],
+)
+def test_the_role_for_platform_teams_has_all_of_its_permissions(values: dict[str, Any]) -> None:
+    def permissions(role: Any) -> set[tuple[str, str, str]]:
+        return {
+            (group, resource, verb)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    example = yaml.safe_load((EXAMPLES / "rbac" / "supervisor.yaml").read_text())
+    manifests = render(values, apis=("kueue.x-k8s.io/v1beta2/Workload",))
+    assert permissions(manifests["Role/supervisor"]) <= permissions(example)
+    own = render(
+        {**values, "supervisor.serviceAccount.name": "run-supervisor"}, apis=("kueue.x-k8s.io/v1beta2/Workload",)
+    )
+    assert not [item for item in own if item["kind"] in ("Role", "RoleBinding")]
+    assert own.get("Job/run spec template spec serviceAccountName") == "run-supervisor"
 
 
 def test_it_may_remove_only_the_pods_of_its_tasks() -> None:

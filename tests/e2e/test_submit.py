@@ -203,14 +203,28 @@ def test_what_a_cluster_refuses_is_a_sentence(release: Release, cheap: str, tmp_
     config.write_text(release.kubectl("config", "view", "--raw", "--flatten"))
     for change in (("set-credentials", "weak", f"--token={token}"), ("set-context", "--current", "--user=weak")):
         subprocess.run(["kubectl", f"--kubeconfig={config}", "config", *change], check=True, capture_output=True)
-    weak = subprocess.run(
-        start_of(release, "runs"),
-        env=os.environ | {"KUBECONFIG": str(config)},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    as_weak = os.environ | {"KUBECONFIG": str(config)}
+
+    def run_as_weak(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        full = [*start_of(release, command), *words]
+        return subprocess.run(full, env=as_weak, capture_output=True, text=True, cwd=ROOT)
+
+    weak = run_as_weak("runs")
     assert weak.returncode == 2
     user = f'User "system:serviceaccount:{release.namespace}:weak"'
     assert f'{user} cannot list resource "configmaps"' in weak.stderr
     assert "Traceback" not in weak.stderr
+    account = f"--serviceaccount={release.namespace}:"
+    release.kubectl("create", "rolebinding", "weak", "--clusterrole=edit", f"{account}weak")
+    edit_only = run_as_weak("submit", "--name", "edit", "--detach", cheap)
+    assert edit_only.returncode == 2
+    assert "without the right to create Roles, name a service account for the supervisor" in edit_only.stderr
+    release.kubectl("apply", "--filename", str(EXAMPLES / "rbac" / "supervisor.yaml"))
+    release.kubectl("create", "serviceaccount", "run-supervisor")
+    role = "distributed-tensorflow-supervisor"
+    release.kubectl("create", "rolebinding", "run-supervisor", f"--clusterrole={role}", f"{account}run-supervisor")
+    given = tmp_path / "account.yaml"
+    given.write_text("supervisor: {serviceAccount: {name: run-supervisor}}")
+    allowed = run_as_weak("submit", "--name", "edit", "--train_steps", "50", cheap, f"--values={given}")
+    release.kubectl("delete", "clusterrole", role)
+    assert "the run succeeded: edit-worker-0 ended with code 0" in allowed.stdout, allowed.stdout + allowed.stderr

@@ -260,8 +260,8 @@ def install(cluster: Cluster, submission: Submission, say: Say = lambda line: No
         if ROLES not in str(error):
             raise
         raise ConfigurationError(
-            f"{str(error).rstrip('.')}; ask for the right to create Roles and RoleBindings in the namespace, or set "
-            "supervisor.enabled to false in a file of --values."
+            f"{str(error).rstrip('.')}; without the right to create Roles, name a service account for the supervisor "
+            "in supervisor.serviceAccount.name, in a file of --values, as docs/submit.md says."
         ) from None
     try:
         if bundle and not submission.is_uploaded:
