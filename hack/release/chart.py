@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from hack.release.tree import CHART, ReleaseError
 
 
@@ -43,6 +45,12 @@ def package(root: Path, registry: str, digests: Mapping[str, str], to: Path, sig
             raise ReleaseError("values.yaml has no image.registry.")
         (chart / "values.yaml").write_text(values)
     (chart / "files" / "digests.json").write_text(f"{json.dumps(dict(digests), indent=1)}\n")
+    images = [
+        {"name": name.rpartition("/")[2], "image": f"{registry}/{name}@{digest}"} for name, digest in digests.items()
+    ]
+    facts = yaml.safe_load((chart / "Chart.yaml").read_text())
+    facts["annotations"]["artifacthub.io/images"] = yaml.safe_dump(images, sort_keys=False)
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(facts, sort_keys=False, width=10_000))
     signing = signer.options if signer else []
     done = run("helm", "package", str(chart), f"--destination={to}", *signing)
     (found,) = re.findall(r"saved it to: (.*\.tgz)", done)

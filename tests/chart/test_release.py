@@ -38,6 +38,9 @@ def test_the_chart_of_a_release_has_its_registry_and_its_images_by_digest(packag
     assert images == {
         f"registry.example.com/x/distributed-tensorflow/{name}@{DIGEST}" for name in ("trainer", "supervisor")
     }
+    facts = yaml.safe_load((packaged.parent / CHART / "Chart.yaml").read_text())
+    listed = yaml.safe_load(facts["annotations"]["artifacthub.io/images"])
+    assert {each["image"].rpartition("@")[2] for each in listed} == {DIGEST}
     others = render({"image.tag": "other", "supervisor.image.tag": "other"}, chart=packaged)
     images = {pod["spec"]["containers"][0]["image"].rpartition("/")[2] for pod in others.pods().values()}
     assert images == {"trainer:other", "supervisor:other"}, "a tag of one's own is not pinned"
