@@ -398,7 +398,9 @@ def _run_task(context: TaskContext) -> int:
     except CollectiveLostError:
         raise
     except Exception as error:
-        _report_end(EXIT_ERROR, f"{type(error).__name__}: {error}")
+        from trainer.tensorflow.errors import brief
+
+        _report_end(EXIT_ERROR, f"{type(error).__name__}: {brief(error)}")
         traceback.print_exc()
         return EXIT_ERROR
     if context.watchdog.exit_code:

@@ -23,14 +23,15 @@ _TRACEBACK = "Traceback (most recent call last)"
 def cause_in(lines: Sequence[str]) -> str:
     """Why a program ended, as its last lines say: what the trainer reports, or the last exception; else nothing."""
     cause = ""
-    traced = False
+    traced = reported = False
     for line in lines:
+        reported = reported and not report.read(line, "started", dict[str, Any])
         ended = report.read(line, "ended", dict[str, Any])
         if ended and isinstance(ended.get("reason"), str):
-            cause = ended["reason"]
+            cause, reported = ended["reason"], True
         traced = traced or line.startswith(_TRACEBACK)
         if traced and re.match(r"[A-Za-z_][\w.]*(:|$)", line):  # not indented: the exception after its frames
-            traced, cause = False, line
+            traced, cause = False, cause if reported else line
     return truncate(one_line(cause).rstrip("."), LONGEST_CAUSE)
 
 
