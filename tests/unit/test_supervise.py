@@ -62,7 +62,7 @@ def test_a_result_from_before_the_run_says_that_nothing_was_trained() -> None:
 
 
 ENDED = f'ends with code 1{report.MARK}{{"ended": {{"code": 1, "reason": "InvalidArgumentError: too large"}}}}'
-STARTED = f'trainer 0.1.0{report.MARK}{{"started": {{"version": "0.1.0"}}}}'
+BEGUN = f'trainer 0.1.0{report.MARK}{{"started": {{"version": "0.1.0"}}}}'
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    main()"]
 
 
@@ -82,7 +82,7 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, i
         ),
         ([], ""),
         ([ENDED, *TRACEBACK, "InvalidArgumentError: Graph execution error:"], "InvalidArgumentError: too large"),
-        ([ENDED, STARTED, *TRACEBACK, "ValueError: no"], "ValueError: no"),
+        ([ENDED, BEGUN, *TRACEBACK, "ValueError: no"], "ValueError: no"),
     ],
 )
 def test_the_cause_of_a_failure_is_that_of_the_program(lines: list[str], cause: str) -> None:
