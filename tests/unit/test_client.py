@@ -263,18 +263,24 @@ def test_too_large_a_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_model_is_loaded_from_what_is_packed(folder: Path, tmp_path: Path) -> None:
-    (folder / "mine.py").write_text("import lib.net\nfrom pathlib import Path\n")
+    settings = config.load_values({"model": "project/mine.py"})
+
+    def check(text: str) -> bool:
+        (folder / "mine.py").write_text(f"import lib.net\nimport keras\n{text}")
+        return submission.check_model(submitted(tmp_path, "--model", "project/mine.py"), settings)
+
     (folder / "lib" / "net.py").write_text("")
-    wanted = submitted(tmp_path, "--model", "project/mine.py")
-    assert submission.check_model(wanted, config.load_values({"model": "project/mine.py"}))
-    (folder / "mine.py").write_text("import lib.net\nimport absent_module\n")
-    wanted = submitted(tmp_path, "--model", "project/mine.py")
-    with pytest.raises(ConfigurationError) as found:
-        submission.check_model(wanted, config.load_values({"model": "project/mine.py"}))
-    assert str(found.value) == (
-        "model=mine.py cannot be imported: ModuleNotFoundError: No module named 'absent_module' (line 2); nothing was "
-        "installed; if the image has what this machine lacks, add --skip_check."
-    )
+    assert check("def model(input_shape):\n    raise RuntimeError('the data makes it')\n")
+    for text, sentence in (
+        ("import absent", "model=mine.py cannot be imported: ModuleNotFoundError: No module named 'absent' (line 3)"),
+        ("def model():\n    return keras.Model().compile(lost='mse')\n", "model=mine.py: model() failed: TypeError: "),
+    ):
+        with pytest.raises(ConfigurationError) as found:
+            check(text)
+        assert str(found.value).startswith(sentence)
+        assert str(found.value).endswith(
+            "; nothing was installed; if the image has what this machine lacks, add --skip_check."
+        )
 
 
 def test_values_are_merged_as_by_helm() -> None:
