@@ -40,17 +40,20 @@ MODEL = textwrap.dedent("""
     import numpy as np
     import tensorflow as tf
     from keras import layers
+    from trainer.export import deltas
     from trainer.layers import DynamicEmbedding
 
+    RUN = Path(__file__).parent / "run"
+    BEFORE = {chain for _, chain, _ in deltas.exports(RUN / "export")}
+
     def has_exports():
-        run = Path(__file__).parent / "run"
-        exports, first = [*run.glob("export/*/data.json")], run / "deltas/00000001.npz"
-        return EXPORTS == 0 or (len(exports) >= EXPORTS and not first.exists())
+        found = [chain for _, chain, _ in deltas.exports(RUN / "export") if chain not in BEFORE]
+        return len(found) >= EXPORTS and not (EXPORTS > 1 and (RUN / "deltas/00000001.npz").exists())
 
     def batches(seed):
         random = np.random.default_rng(seed)
         for step in range(STEPS):
-            time.sleep(PAUSE if step == 100 else 0 if step < 50 or has_exports() else 0.05)
+            time.sleep(PAUSE if step == 100 else 0 if step < 5 or has_exports() else 0.2)
             users, items = random.integers(0, 200, 20), random.integers(0, 50 + step, 20)
             yield {"user": users, "item": np.char.add("item ", items.astype(str))}, (users + items) % 2 * 1.0
 
@@ -71,11 +74,11 @@ MODEL = textwrap.dedent("""
 """)
 
 
-def start(folder: Path, steps: int = 200, pause: float = 0, exports: int = 0, **settings: Any) -> Path:
+def start(folder: Path, steps: int = 200, pause: float = 0, exports: int = 1, **settings: Any) -> Path:
     """Train and publish, each step or as often as a delta can be written; return the training directory.
 
-    Before batch 100 the data pauses for so many seconds. It is slow until there are so many exports, and the first
-    delta is removed, so that a busy machine has time for them.
+    Before batch 100 the data pauses for so many seconds. It is slow until this session has so many exports, and of
+    several the first delta is removed, so that a busy machine has time for them.
     """
     folder.mkdir(exist_ok=True)
     (folder / "mine.py").write_text(
