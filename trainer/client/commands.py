@@ -18,7 +18,7 @@ from trainer.client import bundle, chart, files, logs, runs, submission
 from trainer.client.cluster import Cluster
 from trainer.client.following import follow
 from trainer.client.runs import Run
-from trainer.client.values import Tasks
+from trainer.client.values import COMPLETE, SUBMITTED, Tasks
 from trainer.errors import EXIT_FAILED_RUN, ConfigurationError
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import result
@@ -28,6 +28,12 @@ from trainer.text.command_lines import command_line
 TASK = re.compile(r"(chief|worker|ps|evaluator|client)-\d+")
 CODES: Mapping[str, int] = {"Succeeded": 0, "Failed": EXIT_FAILED_RUN, "Suspended": 1}
 """The exit codes by the state in which a run was left."""
+AFTER: Mapping[str, Sequence[str]] = {
+    "Succeeded": ("fetch", "delete"),
+    "Failed": ("logs", "fetch", "delete"),
+    "Suspended": ("resume", "delete"),
+}
+"""The commands that may follow then."""
 
 
 def main(command: str, words: Sequence[str]) -> int:
@@ -144,7 +150,7 @@ def _by_hand(cluster: Cluster, wanted: submission.Submission) -> str:
     if wanted.bundle and wanted.is_uploaded:
         lines += [
             "",
-            f"The stage code then waits until {wanted.bundle} are in {wanted.folder}, and the file .complete.",
+            f"The stage {SUBMITTED} then waits for {wanted.bundle} in {wanted.folder}, and the file {COMPLETE} there.",
         ]
     comment = "".join(f"# {line}".rstrip() + "\n" for line in lines)
     return f"{comment}\n{wanted.to_yaml()}"
@@ -170,7 +176,7 @@ def _follow_run(cluster: Cluster, name: str, say: Callable[[str], None], as_json
         print(json.dumps({"name": name, "state": run.state, "outcome": run.outcome, "result": content}))
     if run.state == "Suspended":
         say(f"the run {name} is suspended: its tasks have ended, and their resources are free")
-    say(_next(cluster, name, ("resume", "delete") if run.state == "Suspended" else ("fetch", "delete")))
+    say(_next(cluster, name, AFTER[run.state]))
     return CODES[run.state]
 
 
