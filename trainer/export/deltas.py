@@ -7,6 +7,7 @@ restarted run begins another chain, with an export.
 It does not import TensorFlow.
 """
 
+import contextlib
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -121,14 +122,18 @@ def read(folder: Path, number: int) -> Delta:
 
 
 def exports(folder: Path) -> Sequence[tuple[Path, str, int]]:
-    """The exports of chains in a folder, each with its chain and its number, in the order of the times of writing."""
+    """The exports of chains in a folder, each with its chain and its number, in the order of the times of writing.
+
+    One that is removed meanwhile is left out.
+    """
     found = []
     for each in folder.glob("*"):
         if each.name.isdecimal() and is_export(each):
             facts = read_facts(each / DATA)
-            if CHAIN in facts:
-                found.append((each, str(facts[CHAIN]), int(facts[NUMBER])))
-    return sorted(found, key=lambda each: written(each[0]))
+            with contextlib.suppress(FileNotFoundError):
+                if CHAIN in facts:
+                    found.append((written(each), (each, str(facts[CHAIN]), int(facts[NUMBER]))))
+    return [export for _, export in sorted(found)]
 
 
 def written(export: Path) -> float:
