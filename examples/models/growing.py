@@ -41,10 +41,11 @@ def clicks(day: int, seed: int, examples: int) -> tuple[dict[str, Any], Any]:
 
 
 def train_data(context: Any) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Batches, one day after the other; each replica has clicks of its own."""
+    """Batches, one day after the other; each replica has clicks of its own, a share of those of the day."""
+    count = CLICKS_A_DAY // context.replicas
     for day in range(DAYS):
-        ids, clicked = clicks(day, context.replica, CLICKS_A_DAY)
-        for start in range(0, CLICKS_A_DAY, BATCH):
+        ids, clicked = clicks(day, context.replica, count)
+        for start in range(0, count, BATCH):
             part = slice(start, start + BATCH)
             yield {name: each[part] for name, each in ids.items()}, clicked[part]
 
