@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -236,20 +238,18 @@ def test_a_model_is_rolled_back_until_the_next_export(run: Path, tmp_path: Path)
     assert follower.step == 300
 
 
-def test_a_model_that_is_rolled_back_stays_though_there_are_newer_exports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publication, "MOST_DELTAS", 5)
-    run = start(tmp_path / "many", 600, exports=publication.KEPT_EXPORTS)
-    exports = deltas.exports(run / "export")
-    assert len(exports) == 2
+def test_a_model_that_is_rolled_back_stays_though_there_are_newer_exports(run: Path) -> None:
+    export, _, number = deltas.exports(run / "export")[-1]
     follower = Follower(run, print)
     follower.catch_up()
-    assert follower.step == 600
+    assert follower.step == 200
+    newer = Path(shutil.copytree(export, export.with_name("999999")))
+    os.utime(newer / "saved_model.pb", (time.time(), time.time()))
+    assert [each for each, _, _ in deltas.exports(run / "export")][-2:] == [export, newer]
     follower.roll_back()
     for _ in range(3):
         follower.catch_up()
-    assert follower.version == (exports[-1][0].name, exports[-1][2])
+    assert follower.version == (export.name, number)
 
 
 def test_numbers_go_on_though_all_deltas_are_gone(tmp_path: Path) -> None:
@@ -292,7 +292,6 @@ def test_old_deltas_and_exports_are_removed(tmp_path: Path, monkeypatch: pytest.
     found = deltas.exports(run / "export")
     assert len(found) <= publication.KEPT_EXPORTS
     numbers = deltas.numbers(run / "deltas")
-    assert 0 < len(numbers) < 60
     assert numbers[0] > 1
     follower = Follower(run, print)
     follower.catch_up()
