@@ -15,7 +15,6 @@ from typing import NoReturn, TextIO
 
 import trainer
 from trainer import config
-from trainer.client import commands as client_commands
 from trainer.cluster import spec
 from trainer.errors import (
     EXIT_CONFIGURATION,
@@ -70,6 +69,10 @@ ends a command is shown with its traceback.
 """
 
 
+CLIENT = ("submit", "runs", "logs", "follow", "fetch", "stop", "resume", "delete")
+"""The commands of `trainer.client`."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments (the process's own by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve": _serve,
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
-        **{name: functools.partial(client_commands.main, name) for name in client_commands.COMMANDS},
+        **{name: functools.partial(_client, name) for name in CLIENT},
     }
 
     def run() -> int:
@@ -306,6 +309,12 @@ def _code_of(run: Callable[[], int | None]) -> int:
         return _fail(error, EXIT_CONFIGURATION)
     except (LostPeersError, StoreError) as error:
         return _fail(error, EXIT_LOST_PEERS)
+
+
+def _client(command: str, words: Sequence[str]) -> int:
+    from trainer.client import commands  # the tasks of a run start without it
+
+    return commands.main(command, words)
 
 
 def _report(words: Sequence[str]) -> int:

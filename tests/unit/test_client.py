@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer import config
+from trainer import cli, config
 from trainer.client import bundle, commands, following, runs, submission, values
 from trainer.client.cluster import Cluster, UnreachableError, error_of
 from trainer.client.submission import prepare
@@ -381,3 +381,7 @@ def test_the_state_of_a_run_is_that_of_the_supervisor_that_its_release_wants(
 ) -> None:
     (run,) = runs._runs(objects_of(notes, **job))
     assert (run.name, run.state, run.outcome, run.has_job) == ("mine", state, outcome, True)
+
+
+def test_the_command_line_has_all_commands_of_the_client() -> None:
+    assert tuple(commands.COMMANDS) == cli.CLIENT
