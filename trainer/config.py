@@ -471,6 +471,26 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
     section.add_argument("--print_config", action="store_true", help="print the effective settings as YAML and exit")
 
 
+def add_tasks(section: argparse._ArgumentGroup) -> None:
+    """Add the options for the tasks of a run. Their number is for `check_count`."""
+    section.add_argument(
+        "--ps", type=int, metavar="N", help="parameter servers (default: 1; none with strategy allreduce)"
+    )
+    section.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
+    section.add_argument("--chief", action="store_true", help="add a chief; without it worker 0 is the chief")
+    section.add_argument("--evaluator", action="store_true", help="add a task that evaluates each checkpoint")
+
+
+def check_count(option: str, number: int, least: int) -> None:
+    """Check the number that an option has.
+
+    Raises:
+        ConfigurationError: it is too small.
+    """
+    if number < least:
+        raise ConfigurationError(f"--{option}: {number} was given, but at least {least} is needed; raise it.")
+
+
 def _metavar(annotation: Any) -> str:
     for each in (annotation, *get_args(annotation)):
         if get_origin(each) is Literal:

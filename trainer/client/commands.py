@@ -77,12 +77,7 @@ def make_parser() -> config.Parser:
         of_run=False,
     )
     tasks = parser.add_argument_group("the tasks")
-    tasks.add_argument(
-        "--ps", type=int, metavar="N", help="parameter servers (default: 1; none with strategy allreduce)"
-    )
-    tasks.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
-    tasks.add_argument("--chief", action="store_true", help="add a chief; without it worker 0 is the chief")
-    tasks.add_argument("--evaluator", action="store_true", help="add a task that evaluates each checkpoint")
+    config.add_tasks(tasks)
     tasks.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker (default: 0)")
     tasks.add_argument("--max_restarts", type=int, metavar="N", help="incidents after which the run fails (default: 6)")
     run = parser.add_argument_group("the run")

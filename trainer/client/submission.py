@@ -62,7 +62,7 @@ class Submission:
     @property
     def is_uploaded(self) -> bool:
         """Whether the files go to the training volume, and not into a ConfigMap."""
-        return self.bundle is not None and not self.bundle.is_small
+        return self.bundle is not None and self.folder != MOUNT
 
     @property
     def fullname(self) -> str:
@@ -98,9 +98,8 @@ def prepare(
     Raises:
         ConfigurationError: the settings, the tasks or the name are wrong, or a file cannot be read.
     """
-    for option, number, least in (("ps", tasks.ps, 0), ("workers", tasks.workers, 0 if tasks.chief else 1)):
-        if number < least:
-            raise ConfigurationError(f"--{option}: {number} was given, but at least {least} is needed; raise it.")
+    config.check_count("ps", tasks.ps, 0)
+    config.check_count("workers", tasks.workers, 0 if tasks.chief else 1)
     mode.check_roles("--ps", settings.strategy, tasks.ps, tasks.workers + tasks.chief)
     name = _checked(name) if name else _new_name(settings)
     given = values.read(values_files)

@@ -49,12 +49,7 @@ def make_parser() -> config.Parser:
         description="Run a whole cluster on this machine: each task is a process with its own TensorFlow server.",
     )
     cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument(
-        "--ps", type=int, metavar="N", help="parameter servers (default: 1; none with strategy allreduce)"
-    )
-    cluster.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
-    cluster.add_argument("--chief", action="store_true", help="add a chief; without it worker 0 is the chief")
-    cluster.add_argument("--evaluator", action="store_true", help="add a task that evaluates each checkpoint")
+    config.add_tasks(cluster)
     cluster.add_argument(
         "--max_restarts",
         type=int,

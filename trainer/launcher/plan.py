@@ -40,13 +40,9 @@ class Plan:
         Raises:
             ConfigurationError: it does not.
         """
-        for name, number, least in (
-            ("ps", self.ps, 0),
-            ("workers", self.workers, 0 if self.chief else 1),
-            ("max_restarts", self.max_restarts, 0),
-        ):
-            if number < least:
-                raise ConfigurationError(f"--{name}: {number} was given, but at least {least} is needed; raise it.")
+        config.check_count("ps", self.ps, 0)
+        config.check_count("workers", self.workers, 0 if self.chief else 1)
+        config.check_count("max_restarts", self.max_restarts, 0)
         mode.check_roles("--ps", self.settings.strategy, self.ps, self.workers + self.chief)
 
 
