@@ -7,7 +7,6 @@ the last lines say how to tag it.
 import argparse
 import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -19,11 +18,9 @@ from hack.release import chart, wheel
 from hack.release.chart import Signer, run
 from hack.release.tree import CHART, ROOT, ReleaseError, git, notes, tree
 
-IMAGES = {
-    "distributed-tensorflow/supervisor:{version}": "trainer.cdx.json",
-    "distributed-tensorflow/trainer:{version}": "trainer.cdx.json",
-}
-"""The images, and the names of their bills of materials in /usr/share/sbom."""
+IMAGES = ("distributed-tensorflow/supervisor", "distributed-tensorflow/trainer")
+BILL = "/usr/share/sbom/trainer.cdx.json"
+"""The bill of materials in each image."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -78,20 +75,23 @@ def release(arguments: argparse.Namespace) -> None:
 
 def _push_images(source: Path, version: str, registry: str, to: Path) -> dict[str, str]:
     """Build and push the images, and write their bills of materials; return their digests by REPOSITORY:TAG."""
-    variables = {**os.environ, "REGISTRY": registry}
-    subprocess.run(["make", "-C", str(source), "build-images", f"VERSION={version}"], check=True)
-    names = {name.format(version=version): bill for name, bill in IMAGES.items()}
-    push = ["make", "-C", str(source), "push-images", f"VERSION={version}", f"IMAGES={' '.join(names)}"]
-    subprocess.run([*push, f"REGISTRY={registry}"], check=True, env=variables)
+    names = [f"{image}:{version}" for image in IMAGES]
+    _make(source, "build-images", f"VERSION={version}")
+    _make(source, "push-images", f"VERSION={version}", f"IMAGES={' '.join(names)}", f"REGISTRY={registry}")
     digests = {}
-    for name, bill in names.items():
+    for name in names:
         pushed = f"{registry}/{name}"
         found = json.loads(run("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", pushed))
         repository = pushed.rpartition(":")[0]
         digests[name] = next(each.partition("@")[2] for each in found if each.startswith(f"{repository}@"))
-        content = run("docker", "run", "--rm", "--entrypoint", "cat", pushed, f"/usr/share/sbom/{bill}")
+        content = run("docker", "run", "--rm", "--entrypoint", "cat", pushed, BILL)
         (to / _bill_of(name)).write_text(content)
     return digests
+
+
+def _make(source: Path, *words: str) -> None:
+    if subprocess.run(["make", "-C", str(source), *words]).returncode:
+        raise ReleaseError(f"make {words[0]} failed, as its output says.")
 
 
 def _bill_of(name: str) -> str:

@@ -5,7 +5,7 @@ import datetime
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def _set_version(path: Path, version: str) -> None:
         _edit(path / "CHANGELOG.md", r"(?m)^## \[Unreleased\]$", f"## [Unreleased]\n\n## [{version}] - {today}")
 
 
-def _edit(file: Path, pattern: str, new: str | Callable[[re.Match[str]], str]) -> None:
+def _edit(file: Path, pattern: str, new: str) -> None:
     text, count = re.subn(pattern, new, file.read_text())
     if not count:
         raise ReleaseError(f"{file.name} has nothing that matches {pattern}.")
