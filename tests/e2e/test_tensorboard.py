@@ -6,6 +6,7 @@ The test writes a screenshot to `tests/e2e/artefacts/`, which git ignores.
 import contextlib
 import io
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,16 @@ def address(release: Release) -> Iterator[str]:
     command = ["kubectl", "--namespace", release.namespace, "port-forward", "service/mnist-tensorboard", ":80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
         assert forwarding.stdout
-        yield forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 6006"
+        address = forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 6006"
+        # A page that is opened before TensorBoard has read the files stays empty: it loads its list of runs once.
+        wait(lambda: '"train"' in answer(f"http://{address}/data/runs"), 90, release.describe)
+        yield address
         forwarding.terminate()
+
+
+def answer(url: str) -> str:
+    with urllib.request.urlopen(url) as response:
+        return str(response.read().decode())
 
 
 def test_a_browser_shows_the_curve_of_the_loss(address: str, browser: Any) -> None:
