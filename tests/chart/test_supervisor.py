@@ -262,15 +262,6 @@ STAGE = {"name": "prepare", "command": ["true"]}
     ],
 )
 def test_the_role_for_platform_teams_has_all_of_its_permissions(values: dict[str, Any]) -> None:
-    def permissions(role: Any) -> set[tuple[str, str, str]]:
-        return {
-            (group, resource, verb)
-            for rule in role["rules"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-            for verb in rule["verbs"]
-        }
-
     example = yaml.safe_load((EXAMPLES / "rbac" / "supervisor.yaml").read_text())
     manifests = render(values, apis=("kueue.x-k8s.io/v1beta2/Workload",))
     assert permissions(manifests["Role/supervisor"]) <= permissions(example)
@@ -279,6 +270,27 @@ def test_the_role_for_platform_teams_has_all_of_its_permissions(values: dict[str
     )
     assert not [item for item in own if item["kind"] in ("Role", "RoleBinding")]
     assert own.get("Job/run spec template spec serviceAccountName") == "run-supervisor"
+
+
+def permissions(role: Any) -> set[tuple[str, str, str]]:
+    """The API group, the resource and the verb of all rules of a Role."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_an_admin_of_a_namespace_can_give_what_a_queue_of_kueue_needs() -> None:
+    given = yaml.safe_load_all((EXAMPLES / "rbac" / "kueue.yaml").read_text())
+    aggregated = [role for role in given if "labels" in role["metadata"]]
+    values = {"scheduling.gang": "kueue", "scheduling.queue": "research"}
+    manifests = render(values, apis=("kueue.x-k8s.io/v1beta2/Workload",))
+    needed = {each for each in permissions(manifests["Role/supervisor"]) if each[0] == "kueue.x-k8s.io"}
+    assert needed
+    assert needed <= set().union(*map(permissions, aggregated))
 
 
 def test_it_may_remove_only_the_pods_of_its_tasks() -> None:

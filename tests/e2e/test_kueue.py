@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hack.cluster
+from tests.chart.chart import EXAMPLES
 from tests.e2e.releases import YIELDING, Release, wait
 
 CRDS = Path(hack.cluster.__file__).with_name("kueue-crds.yaml")
@@ -23,8 +24,7 @@ FLAVOR: dict[str, Any] = {
         "tolerations": [{"key": "e2e", "operator": "Exists", "effect": "NoSchedule"}],
     },
 }
-READ = "resourceflavors.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io"
-READER = ["clusterrole", "e2e-queue-reader", "--verb=get", f"--resource={READ}"]
+RIGHTS = f"--filename={EXAMPLES / 'rbac' / 'kueue.yaml'}"
 PRIORITY = "e2e-queued"
 RUN: dict[str, Any] = {
     "scheduling": {"gang": "kueue", "queue": "research"},
@@ -48,12 +48,10 @@ def kueue(release: Release) -> Iterator[Release]:
     kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={CRDS}")
     kubectl("apply", "--filename=-", text=json.dumps(FLAVOR))
     kubectl("create", "priorityclass", PRIORITY, "--value=1000", "--preemption-policy=Never")
-    kubectl("create", *READER)
-    binding = ["clusterrolebinding", READER[1], f"--clusterrole={READER[1]}"]
-    kubectl("create", *binding, f"--group=system:serviceaccounts:{release.namespace}")
+    kubectl("apply", RIGHTS)
     yield release
     release.try_kubectl("delete", f"{WORKLOAD}", "--all", "--wait=false")
-    kubectl("delete", "clusterrolebinding,clusterrole", READER[1])
+    kubectl("delete", RIGHTS)
     kubectl("delete", "priorityclass", PRIORITY)
     kubectl("delete", f"--filename={CRDS}", "--wait=false")
 
