@@ -43,6 +43,7 @@ GRAPHS = {
     "Examples per second": ("short", {"{{pod}}": rate("trainer_examples_total")}),
     "Loss": ("short", {"{{pod}}": of("trainer_loss"), "test": f"max({of('trainer_test_loss')})"}),
     "Accuracy": ("percentunit", {"{{pod}}": of("trainer_accuracy"), "test": f"max({of('trainer_test_accuracy')})"}),
+    "Goodput": ("percentunit", {"{{pod}}": of("trainer_goodput")}),
     "Time spent waiting": ("percentunit", {"{{pod}}": rate("trainer_waiting_seconds_total")}),
     "Restarts": ("none", {"{{role}}": f"sum by (role) ({of('trainer_run_restarts_total')})"}),
     "CPU": ("short", {"{{pod}}": rate("process_cpu_seconds_total")}),

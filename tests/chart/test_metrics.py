@@ -13,6 +13,7 @@ from tests.chart.chart import CHART, render
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.run import Run
+from trainer.telemetry.goodput import Account
 from trainer.telemetry.metrics import Metrics
 
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
@@ -26,6 +27,7 @@ def exposed() -> set[str]:
     """The names of the metrics of a replica, an evaluator and the supervisor, as Prometheus stores them."""
     measured = {"loss": 1.0, "accuracy": 1.0}
     task = Metrics("worker", 0, global_step=1, steps_per_second=1.0, batch_metrics=measured, test_metrics=measured)
+    task.account = Account()
     run = TypeAdapter(Run).validate_json(render()["ConfigMap/supervisor"]["data"]["run.json"])
     collectors = (task, RunMetrics(run, Notes()))
     return {sample.name for collector in collectors for metric in collector.collect() for sample in metric.samples}

@@ -6,6 +6,7 @@ import re
 import signal
 import statistics
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.processes.trainers import (
     wait_for_line,
     wait_until,
 )
+from trainer.telemetry.goodput import describe, read
 
 RESULT_KEYS = {
     "global_step",
@@ -171,6 +173,7 @@ SYNC = ["--sync_replicas"]
 def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, role: str, options: list[str]) -> None:
     steps = "2000" if options else "5000"  # asynchronous replicas continue during the restart, and are faster
     words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", steps, "--save_steps", "100"]
+    began = time.time()
     launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
     log = trainer.folder / "run" / "logs" / "chief-0.log"
     wait_until((trainer.folder / "run" / "checkpoint").exists)
@@ -178,9 +181,14 @@ def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, rol
     output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, output
     assert f"{role} 0: starting again (SIGKILL)" in output
-    assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] >= 0.95
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert result["test_accuracy"] >= 0.95
+    parts = result["goodput_seconds"]
+    assert result["seconds"] <= sum(parts.values()) <= time.time() - began, "the parts are the whole time, once each"
+    assert describe(read(result)) in output
     if role == "ps":
         assert "restored" in log.read_text()
+        assert parts["waiting"] > 0
     if role == "chief":
         assert "continuing with it" in log.read_text()
 

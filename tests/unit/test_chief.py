@@ -96,7 +96,13 @@ def start(
         log_lines.clear()
         directory, context = TrainingDirectory(tmp_path), task_context(chosen)
         record = RunRecord(
-            directory, {"mode": "single"}, BestMetric("accuracy", "max"), context.clock, {}, context.metrics
+            directory,
+            {"mode": "single"},
+            BestMetric("accuracy", "max"),
+            context.clock,
+            {},
+            context.metrics,
+            context.account,
         )
         evaluation = PeriodicEvaluation(
             chosen.eval_seconds,

@@ -11,6 +11,7 @@ from hack.ports import free_ports
 from tests.scraping import scrape
 from trainer.errors import ConfigurationError
 from trainer.telemetry import metrics
+from trainer.telemetry.goodput import Account
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 
@@ -58,6 +59,10 @@ def test_known_values_are_exposed_as_they_are_now() -> None:
     )
     shown.global_step = 12
     assert scrape(port)["trainer_global_step"] == 12
+    assert "trainer_goodput" not in found
+    shown.account = Account()
+    shown.account.step(1)
+    assert scrape(port)["trainer_goodput"] < 1
 
 
 def test_the_task_and_every_help_text_are_exposed() -> None:

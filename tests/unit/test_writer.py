@@ -39,7 +39,8 @@ def test_an_old_chief_does_not_replace_the_best_checkpoint_of_the_new_one(
     for name in ("model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001"):
         (tmp_path / name).write_bytes(b"weights")
     context = task_context(Settings())
-    old = RunRecord(claim(tmp_path / "run", make_writer("run")), {}, BestMetric(), context.clock, {}, context.metrics)
+    directory = claim(tmp_path / "run", make_writer("run"))
+    old = RunRecord(directory, {}, BestMetric(), context.clock, {}, context.metrics, context.account)
     checkpoint, score = str(tmp_path / "model.ckpt-5"), Score(5, 0.1, {"accuracy": 0.9})
     old.add_evaluation(checkpoint, score, is_candidate=True)
     monkeypatch.setenv(VARIABLE, "")

@@ -21,7 +21,7 @@ from trainer.client.runs import Run
 from trainer.client.values import COMPLETE, SUBMITTED, Tasks
 from trainer.errors import EXIT_FAILED_RUN, ConfigurationError
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.telemetry import result
+from trainer.telemetry import goodput, result
 from trainer.text import truncate
 from trainer.text.command_lines import command_line
 
@@ -253,6 +253,7 @@ def _fetch(words: Sequence[str]) -> int:
     found = TrainingDirectory(arguments.folder).read_result()
     if found.get("state") == "done":
         print(result.describe(found))
+        print(goodput.describe(goodput.read(found)))
     else:
         print(f"the run is not done: it was at step {found.get('global_step', 0)}")
     _write_report(arguments.folder)

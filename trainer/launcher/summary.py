@@ -10,7 +10,7 @@ from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
 from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.telemetry import report, result
+from trainer.telemetry import goodput, report, result
 from trainer.text.command_lines import command_line
 
 LAST_LINES = 20
@@ -52,6 +52,7 @@ def show_result(directory: TrainingDirectory, plan: Plan) -> None:
         f"""
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
+{goodput.describe(goodput.read(found))}
 {f"{compared}{chr(10)}" if (compared := result.against_baseline(found)) else ""}
   result       {directory}/result.json
   checkpoint   {found["checkpoint"]}

@@ -191,7 +191,7 @@ def _final_values(run: Run) -> dict[str, Curve]:
     if not run.is_done:
         return {}
     step, time = int(run.result.get("global_step", 0)), _updated(run)
-    names = [name for name in run.result if name.startswith("test_")] + ["seconds", "steps_per_second"]
+    names = [name for name in run.result if name.startswith("test_")] + ["seconds", "steps_per_second", "goodput"]
     values = {name: run.result.get(name) for name in names}
     return {
         name: Curve(np.array([step]), np.array([time]), np.array([float(value)]))

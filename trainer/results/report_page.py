@@ -25,6 +25,7 @@ from trainer.results.html import (
 from trainer.results.predictions import Predictions
 from trainer.run_directory.run import Run
 from trainer.run_directory.task_logs import Event
+from trainer.telemetry import goodput
 from trainer.telemetry.result import LABELS
 
 MATRIX_CLASSES = 30
@@ -107,6 +108,9 @@ def _head(run: Run, name: str, confusion: Confusion) -> str:
     if "seconds" in result:
         rate = result.get("steps_per_second")
         items.append(("training", write_duration(result["seconds"]), f"{rate:,.1f} steps/s" if rate else ""))
+    if used := goodput.describe(goodput.read(result)):
+        share, _, parts_of_time = used.partition(": ")
+        items.append(("goodput", share.removeprefix("goodput "), parts_of_time))
     if "mode" in result:
         count = f"{_plural(result.get('workers'), 'replica')}, {_plural(result.get('ps'), 'parameter server')}"
         items.append(("replication", str(result["mode"]), count))

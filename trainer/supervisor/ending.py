@@ -10,7 +10,7 @@ from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.task_logs import TaskLogs, cause_in
-from trainer.telemetry import report, result
+from trainer.telemetry import goodput, report, result
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,14 @@ def with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, 
         return outcome
     command = f": {run.result_command}" if run.result_command else ""
     early_end = result.early_end(found)
-    reason = "; ".join(filter(None, (outcome.reason, early_end, f"{result.describe(found)}{command}")))
-    if (result.written(found) or started) < started:
+    written = result.written(found) or started
+    seconds = goodput.read(found) if written >= started else None
+    if seconds is not None:  # from the start of the tasks, not that of the leader's process
+        before = written - seconds.total - started
+        seconds = dataclasses.replace(seconds, scheduling=seconds.scheduling + max(0.0, before))
+    sentences = (outcome.reason, early_end, goodput.describe(seconds), f"{result.describe(found)}{command}")
+    reason = "; ".join(filter(None, sentences))
+    if written < started:
         why = "the run had ended" if early_end else "all steps were done"
         remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
         reason = f"nothing was trained, because {why} before; {remedy}; {reason}"

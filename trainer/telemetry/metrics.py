@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric, MetricsHandler, PlatformCollector, ProcessCollector
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 import trainer
 from trainer.errors import ConfigurationError
+from trainer.telemetry.goodput import Account
 from trainer.telemetry.progress import Progress
 from trainer.text import truncate
 
@@ -43,6 +44,8 @@ class Metrics(Collector):
     test_metrics: Mapping[str, float] = field(default_factory=dict)
     """Those of the checkpoint evaluated last, on the held-out split."""
     serving: bool | None = None
+    account: Account | None = None
+    """What the time of a replica goes into."""
     _waited: tuple[float, float | None] = (0.0, None)
     """Seconds of the finished waits, and the start of the current one. One value, so that a scrape reads both."""
 
@@ -88,6 +91,17 @@ class Metrics(Collector):
         ):
             if value is not None:
                 yield GaugeMetricFamily(f"trainer_{name}", meaning, value)
+        if self.account:
+            seconds = self.account.seconds
+            yield GaugeMetricFamily(
+                "trainer_goodput", "Share of this replica's time in steps that count.", seconds.goodput
+            )
+            parts = GaugeMetricFamily(
+                "trainer_goodput_seconds", "What the time of this replica went into, in seconds.", labels=["part"]
+            )
+            for part, value in asdict(seconds).items():
+                parts.add_metric([part], value)
+            yield parts
         for prefix, metrics, which in (
             ("", self.batch_metrics, "training batch reported last"),
             ("test_", self.test_metrics, "checkpoint evaluated last, on the held-out split"),

@@ -313,6 +313,10 @@ class Chief(Callback):
             RollBackError: the run diverges, and `on_divergence` is "restore".
             ModelError: a callback failed, or the model failed on the held-out data.
         """
+        with self._run.task.account.saving():
+            self._end_execution(outcome)
+
+    def _end_execution(self, outcome: Outcome) -> None:
         step = outcome.step
         if time.monotonic() - self._checked_time >= CLAIM_SECONDS:
             self._checked_time = time.monotonic()
@@ -396,6 +400,10 @@ class Chief(Callback):
             StoreError: the run is complete, and the volume has no room for its last checkpoint.
             ModelError: a callback failed.
         """
+        with self._run.task.account.saving():
+            self._end_training(is_complete)
+
+    def _end_training(self, is_complete: bool) -> None:
         fit, totals = self._run.fit, self._replica.totals
         if is_complete and fit and totals:
             step = int(self._session.run(self._replica.global_step))

@@ -29,7 +29,7 @@ from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
-from trainer.telemetry import report, result
+from trainer.telemetry import goodput, report, result
 from trainer.tensorflow.errors import NOT_WRITTEN, UNREADABLE
 from trainer.tensorflow_types import Session
 from trainer.text import truncate
@@ -115,7 +115,13 @@ class ChiefRun:
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(
-            self._directory, self._facts(), problem.best_metric, context.clock, earlier, context.metrics
+            self._directory,
+            self._facts(),
+            problem.best_metric,
+            context.clock,
+            earlier,
+            context.metrics,
+            context.account,
         )
         self._record.is_done = self.was_done
         self._fit = None if self.was_done else _make_callbacks(problem)
@@ -250,6 +256,8 @@ class ChiefRun:
             sentence = f"nothing was trained: {before}; {remedy}. The run was {sentence}"
         if compared := result.against_baseline(found):
             logger.info(compared)
+        if used := goodput.describe(goodput.read(found)):
+            logger.info(used)
         report.log(logger, sentence, result=found)
         if not self._context.cluster:  # the launcher says it at the end of all tasks
             for command, purpose in next_commands(self._directory, found):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
+from trainer.telemetry.goodput import Account
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Clock
 from trainer.training import threads
@@ -21,6 +22,8 @@ class TaskContext:
     watchdog: Watchdog
     metrics: Metrics
     clock: Clock = field(init=False)
+    account: Account = field(default_factory=Account)
+    """What this task's time goes into."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clock", Clock(self.settings.train_steps))

@@ -15,6 +15,7 @@ from trainer.checkpoint.best import Evaluated
 from trainer.checkpoint.score import BestMetric, Score
 from trainer.checkpoint.volume import WriteFailures
 from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.telemetry.goodput import Account
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Clock
 from trainer.telemetry.summaries import SummaryWriter
@@ -33,6 +34,7 @@ class RunRecord:
         clock: Clock,
         earlier: Mapping[str, Any],
         metrics: Metrics,
+        account: Account,
     ) -> None:
         """Continue the record of a run.
 
@@ -43,13 +45,15 @@ class RunRecord:
             clock: The clock of the training.
             earlier: What an earlier process has written to result.json.
             metrics: The metrics of this task.
+            account: What the time of this task goes into. It goes on from that of the earlier process.
         """
         self._directory, self._facts, self._clock = directory, facts, clock
-        self._metric, self._metrics = metric, metrics
+        self._metric, self._metrics, self._account = metric, metrics, account
         self._writing = threading.Lock()
         self._last = earlier.get("last")
         self._earlier_rate = float(earlier.get("steps_per_second", 0.0))
         self._updated = _time_of(earlier)
+        account.resume(earlier, self._updated)
         self._failures = WriteFailures("result.json")
         self.is_done = False
         """Whether the run was done before this process."""
@@ -139,6 +143,7 @@ class RunRecord:
             "global_step": step,
             "seconds": round(seconds, 3),
             "steps_per_second": round(self._clock.steps_per_second or self._earlier_rate or mean_rate, 2),
+            **self._account.to_json(),
             **more,
             **self._facts,
             "best_metric": self._metric.name,

@@ -40,6 +40,7 @@ def train(context: TaskContext) -> bool:
     settings, cluster = context.settings, context.cluster
     problem = load_problem(settings, context.cluster)
     context, settings = replace(context, settings=problem.settings), problem.settings
+    context.metrics.account = context.account
     leads = cluster is None or cluster.is_chief
     if leads and problem.dataset.plan:
         for line in problem.dataset.plan.lines:
@@ -108,6 +109,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
             with own_server.session(replica.graph, "/job:ps") as session:
                 is_over = _train_in_session(context, problem, replica, session, coordinator, run)
         except server.LOST as error:
+            context.account.lost()
             coordinator.recover(error)
 
     context.watchdog.save_before_exit = None
@@ -117,7 +119,8 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
             logger.info(run.resume_hint())
         return False
     if run:
-        run.finish()
+        with context.account.saving():
+            run.finish()
     coordinator.leave()
     return True
 

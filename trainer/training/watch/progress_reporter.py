@@ -32,6 +32,7 @@ class ProgressReporter:
         """Count an execution. Return the progress if `report_steps` have passed since the last one."""
         settings, metrics = self._context.settings, self._context.metrics
         self._context.clock.tick(outcome.step)
+        self._context.account.step(outcome.step)
         metrics.global_step = outcome.step
         metrics.examples += outcome.steps * self._examples_per_step
         is_last = outcome.step >= self._last_step > self._reported_step
