@@ -6,7 +6,6 @@ the last lines say how to tag it.
 
 import argparse
 import hashlib
-import json
 import platform
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hack.release import chart, wheel
+from hack.release.base import base_image, by_digest, repo_digests
 from hack.release.chart import Signer, run
 from hack.release.tree import CHART, ROOT, ReleaseError, git, notes, tree
 
@@ -56,12 +56,13 @@ def release(arguments: argparse.Namespace) -> None:
     to.mkdir(parents=True)
     with tree(version) as source:
         commit = git("rev-parse", "HEAD", at=source)
-        digests = _push_images(source, version, registry, to)
+        base = base_image(source)
+        digests = _push_images(source, version, base, registry, to)
         signer = Signer(arguments.sign_key, arguments.keyring) if arguments.sign_key else None
         packaged = chart.package(source, registry, digests, to, signer)
         pushed = chart.push(packaged, registry)
         wheel.build(source, packaged, to)
-        (to / "notes.md").write_text(notes(source, version))
+        (to / "notes.md").write_text(f"{notes(source, version)}\nBase image of the images: `{base}`.\n")
     if arguments.cosign_key:
         _sign(arguments.cosign_key, registry, digests, pushed, to)
     _write_checksums(to)
@@ -73,17 +74,18 @@ def release(arguments: argparse.Namespace) -> None:
     print(f"images for {platform.machine()} alone: this builds for the machine on which it runs")
 
 
-def _push_images(source: Path, version: str, registry: str, to: Path) -> dict[str, str]:
-    """Build and push the images, and write their bills of materials; return their digests by REPOSITORY:TAG."""
+def _push_images(source: Path, version: str, base: str, registry: str, to: Path) -> dict[str, str]:
+    """Build the images, push them, and write their bills of materials; return their digests by REPOSITORY:TAG."""
     names = [f"{image}:{version}" for image in IMAGES]
-    _make(source, "build-images", f"VERSION={version}")
+    _make(source, "build-images", f"VERSION={version}", f"BASE_IMAGE={base}")
     _make(source, "push-images", f"VERSION={version}", f"IMAGES={' '.join(names)}", f"REGISTRY={registry}")
     digests = {}
     for name in names:
         pushed = f"{registry}/{name}"
-        found = json.loads(run("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", pushed))
-        repository = pushed.rpartition(":")[0]
-        digests[name] = next(each.partition("@")[2] for each in found if each.startswith(f"{repository}@"))
+        address = by_digest(pushed, repo_digests(pushed))
+        if not address:
+            raise ReleaseError(f"{pushed} has no digest, though it was pushed.")
+        digests[name] = address.partition("@")[2]
         content = run("docker", "run", "--rm", "--entrypoint", "cat", pushed, BILL)
         (to / _bill_of(name)).write_text(content)
     return digests

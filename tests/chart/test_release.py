@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import trainer
-from hack.release import chart, wheel
+from hack.cluster import engine
+from hack.release import base, chart, wheel
 from hack.release.tree import CHART, ROOT, ReleaseError, notes, tree
 from tests.chart.chart import environment_with_tools, render
 
@@ -76,3 +77,15 @@ def test_the_notes_of_a_release_are_those_of_its_version(tmp_path: Path) -> None
 
 def test_no_image_is_pinned_in_a_clone() -> None:
     assert json.loads((ROOT / CHART / "files/digests.json").read_text()) == {}
+
+
+@pytest.mark.parametrize("image", ["debian", "debian:bookworm-slim", "docker.io/library/debian:bookworm-slim"])
+def test_a_base_image_is_named_by_the_digest_of_its_own_repository(image: str) -> None:
+    pushed_too = [f"localhost:5000/debian@sha256:{'b' * 64}", f"debian@{DIGEST}"]
+    assert base.by_digest(image, pushed_too) == f"debian@{DIGEST}"
+    assert base.by_digest("localhost:5000/debian:bookworm-slim", pushed_too) == pushed_too[0]
+    assert base.by_digest(image, pushed_too[:1]) is None
+
+
+def test_the_base_image_is_that_of_the_dockerfile() -> None:
+    assert base.default(ROOT) == engine.BASE_IMAGE
