@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 Mode = Literal["asynchronous", "synchronous", "allreduce"]
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous", "allreduce")
-MODEL, LEDGER = (Path(__file__).with_name(name) for name in ("timed_model.py", "ledger_model.py"))
+MODEL, LEDGER, TABLE = (Path(__file__).with_name(f"{name}_model.py") for name in ("timed", "ledger", "table"))
 BATCH = 10
 """The examples of a batch of the ledger."""
 STEP_SECONDS = 0.025
@@ -35,7 +35,9 @@ class Workload:
     """Global steps, if `seconds` does not decide."""
     step_seconds: float = STEP_SECONDS
     epochs: int | None = None
-    """The passes over the ledger's examples; None trains the other model."""
+    """The passes over the ledger's examples; None trains another model."""
+    has_table: bool = False
+    """Whether the model is a table."""
 
     @property
     def steps(self) -> int:
@@ -46,7 +48,7 @@ class Workload:
     @property
     def model(self) -> Path:
         """The model's file."""
-        return LEDGER if self.epochs else MODEL
+        return LEDGER if self.epochs else TABLE if self.has_table else MODEL
 
     @property
     def examples(self) -> int:
