@@ -156,6 +156,7 @@ def test_more_steps_resume_the_run_and_the_same_number_of_steps_ends_at_once(tra
 
 
 SYNC = ["--sync_replicas"]
+TIMED = Path(__file__).parents[2] / "benchmarks" / "faults" / "timed_model.py"
 
 
 @pytest.mark.long
@@ -191,6 +192,22 @@ def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, rol
         assert parts["waiting"] > 0
     if role == "chief":
         assert "continuing with it" in log.read_text()
+
+
+@pytest.mark.parametrize("mode", ["--sync_replicas=false", pytest.param("--sync_replicas", marks=pytest.mark.long)])
+def test_a_parameter_server_that_is_told_to_end_loses_no_step(trainer: Trainer, mode: str) -> None:
+    steps = ["--train_steps", "2000", "--save_seconds", "600", "--save_share", "0", WITHOUT_EVALUATIONS]
+    words = ["--ps", "2", "--workers", "1", "--chief", *steps, "--train_dir", "run", "--model", str(TIMED), mode]
+    launcher = trainer.start("launch", *words, STEP_SECONDS="0.01")
+    log = trainer.folder / "run" / "logs" / "chief-0.log"
+    wait_until(lambda: step_in(log) >= 100)
+    trainer.task("ps").terminate()
+    reached = step_in(log)
+    output, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, output
+    restored = re.findall(r"restored run/model.ckpt-(\d+)", log.read_text())
+    assert len(restored) == 1
+    assert int(restored[0]) >= reached
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from trainer.checkpoint.table_files import Changes, StoredArrays, Table
 from trainer.checkpoint.table_saver import TableSaver, TableSnapshot
 from trainer.shards.course import Course
 from trainer.shards.parameters import Layout, Shard
-from trainer.shards.shared_event import SAVING, SharedEvent
+from trainer.shards.shared_event import LEAVING, SAVING, SharedEvent
 from trainer.shards.slots import AVERAGE, LARGEST_MOMENT, MOMENTS
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor, Variable
@@ -114,7 +114,8 @@ class Saver:
             layout: Layout of the parameters.
             shards: Shards of the parameters.
             slots: Slot names of the optimizer.
-            servers: Devices of the parameter servers on which the event `SAVING` is set during a save.
+            servers: Devices of the parameter servers on which the event `SAVING` is set during a save, and which set
+                `LEAVING`.
             can_roll_back: Whether to add the ops of `roll_back`.
             run: Unique identifier of the run.
             slot_values: Initial values of slots; by default 0.
@@ -131,6 +132,10 @@ class Saver:
         self.hold = tf.group(*[event.set() for event in self._saving])
         """Op that lets the parameter servers wait for a snapshot."""
         self.release = tf.group(*[event.clear() for event in self._saving])
+        leaving = [SharedEvent(LEAVING, device) for device in servers]
+        self.is_leaving = tf.reduce_any([event.is_set() for event in leaving]) if leaving else None
+        """bool scalar: whether a parameter server is told to end; None without any."""
+        self.let_leave = tf.group(*[event.clear() for event in leaving])
         """Op that does not let them wait any more, as `Snapshot.fetch` does."""
         self._add_snapshot(servers)
         self._writer = _Writer(layout, shards, slots, self.tables)

@@ -12,6 +12,9 @@ DONE = "run_is_done"
 SAVING = "saving"
 """Set while the chief saves the variables of the parameter server, which must not exit during the save."""
 
+LEAVING = "leaving"
+"""A parameter server sets it when it is told to end. The chief clears it when it has saved what is there."""
+
 
 class SharedEvent:
     """The ops of one event on one device, in the default graph. Each op can run repeatedly."""

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 2.0
 """Seconds between two looks at who writes the training directory."""
+LEAVING_SECONDS = 0.5
+"""Seconds between two looks at whether a parameter server is told to end."""
 
 
 class Chief(Callback):
@@ -53,7 +55,7 @@ class Chief(Callback):
         self._settings, self._watchdog = run.task.settings, run.task.watchdog
         self.checkpoints = CheckpointManager(run.saved(self._note_save), session)
         self._divergence: DivergenceDetector | None = DivergenceDetector(run.untrained_loss)
-        self._checked_time = time.monotonic()
+        self._checked_time = self._looked_time = time.monotonic()
         self._summaries = SummaryWriter(run.directory.train_summaries)
         self._profile = Profile(self._settings.profile_steps, run.directory.path)
         self._roll_back_factor = 1.0
@@ -338,6 +340,9 @@ class Chief(Callback):
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
+        if time.monotonic() - self._looked_time >= LEAVING_SECONDS:
+            self._looked_time = time.monotonic()
+            self.checkpoints.save_if_leaving()
 
     def _wait_for_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """End an epoch while the others wait for it."""

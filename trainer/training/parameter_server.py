@@ -24,8 +24,11 @@ REPLICA_EXIT_SECONDS = 120.0
 machine was, then reads from them that the run is done, and ends with code 0."""
 SIGNAL_DONE_SECONDS = 30.0
 """How long the chief waits for a parameter server to accept the signal that the run is done."""
+ALONE_SECONDS = 1.0
+"""How long the chief may take to exit before a parameter server that receives SIGTERM asks it to save: if the whole run
+ends, it saves by itself."""
 LAST_SAVE_SECONDS = 6.0
-"""How long a parameter server that receives SIGTERM waits for the chief to exit or to start a save."""
+"""How long a parameter server that receives SIGTERM waits for the chief to exit, or to save."""
 POLL_SECONDS = 0.5
 
 
@@ -44,14 +47,18 @@ def serve(context: TaskContext, cluster: Cluster) -> None:
         is_done, is_saving = (
             SharedEvent(name, _cpu(cluster.task)).is_set() for name in (shared_event.DONE, shared_event.SAVING)
         )
+        leaving = SharedEvent(shared_event.LEAVING, _cpu(cluster.task))
+        leave, is_leaving = leaving.set(), leaving.is_set()
     with own_server.session(graph) as session:
         while not context.is_stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
         context.metrics.serving = False
-        if context.is_stopping():  # the whole run may be stopping: the chief then saves the variables held here
+        if context.is_stopping():  # the chief saves the variables held here, perhaps because the whole run ends
             chief, grace_seconds = [cluster.address(cluster.chief_task)], context.settings.grace_seconds
             start_seconds = min(LAST_SAVE_SECONDS, grace_seconds)
-            _wait_until_gone(chief, start_seconds, lambda: False)
+            _wait_until_gone(chief, min(ALONE_SECONDS, start_seconds), lambda: False)
+            session.run(leave)
+            _wait_until_gone(chief, start_seconds - ALONE_SECONDS, lambda: not session.run(is_leaving))
             _wait_until_gone(chief, grace_seconds - start_seconds, lambda: not session.run(is_saving))
             return
     logger.info("the run is done; waiting for the replicas to leave")
