@@ -60,6 +60,27 @@ TABLES: dict[str, Row] = {
     "sgd_with_momentum": embedded(
         "layers.Embedding(60, 4)(ids)", "optimizers.SGD(0.1, momentum=0.9), 'mse'", inputs=REPEATED
     ),
+    "python_function_after_the_lookup": program(
+        """
+        class Same(layers.Layer):
+            def call(self, x, training=False):
+                if not training:  # a SavedModel has no Python
+                    return x
+                found = tf.numpy_function(lambda each: each, [tf.reduce_sum(tf.stop_gradient(x))], tf.float32)
+                with tf.control_dependencies([found]):
+                    return tf.identity(x)
+
+        def model():
+            ids = keras.Input((5,), dtype="int64")
+            x = Same()(layers.Flatten()(layers.Embedding(60, 4)(ids)))
+            network = keras.Model(ids, layers.Dense(2)(x))
+            network.compile(optimizers.Adagrad(0.1), "mse", metrics=["mae"], jit_compile=False)
+            return network
+        """,
+        IDS,
+        table_rows=10,
+        tables=("embedding/embeddings",),
+    ),
     "adam_clipped_by_global_norm": embedded("layers.Embedding(60, 4)(ids)"),
     "a_schedule": embedded(
         "layers.Embedding(60, 4)(ids)", "optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)), 'mse'"

@@ -242,7 +242,7 @@ class KerasModel:
         lookups_of: dict[str, list[Gather]] = {name: [] for name in tables}
         for index, name in enumerate(of_tables):
             ids, rows, gradient = lookups[3 * index : 3 * index + 3]
-            lookups_of[name].append(Gather(ids, gathers.source(rows), gradient))
+            lookups_of[name].append(Gather(gathers.source(ids), gathers.source(rows), gradient))
         by_name = dict(zip(metrics, measured, strict=False))  # the state of the metrics follows
         return StepTensors(loss, by_name, dict(zip(changes, dense, strict=True)), lookups_of, measured[len(metrics) :])
 
