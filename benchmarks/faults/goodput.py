@@ -37,6 +37,8 @@ from trainer.telemetry.goodput import read
 FILE = FOLDER / "goodput.jsonl"
 RECORD_SECONDS = 120.0
 """How long the chief may take to write its next record."""
+SHORT = 8
+"""How many faults a point has at most with `--short`."""
 PHASE_SECONDS = 4.0
 """A record is written with a checkpoint: the next fault comes up to this time later, as it would at any time."""
 
@@ -57,7 +59,11 @@ def main() -> int:
         chosen = [point for point in chosen if point.place == "processes" and point.interval == min(INTERVALS)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        good = arguments.render or measure(chosen, arguments.image_tag, again=arguments.again or arguments.short)
+        most = SHORT if arguments.short else max(INTERVALS.values())
+        file = FILE.with_stem("goodput-short") if arguments.short else FILE
+        known = set() if arguments.again or arguments.short else set(stored())
+        left = [point for point in chosen if point.name not in known]
+        good = arguments.render or measure(left, arguments.image_tag, most, file)
     except KeyboardInterrupt:
         print("\nstopped; the points so far are kept", file=sys.stderr)
         return 130
@@ -72,39 +78,41 @@ def stored() -> dict[str, Outcome]:
     return {outcome.point.name: outcome for outcome in map(Outcome.from_json, map(json.loads, lines))}
 
 
-def measure(chosen: Sequence[Point], tag: str, *, again: bool) -> bool:
-    """Measure points, and add each to the results at once; returns whether the runs did what they must."""
-    good, known = True, {} if again else stored()
+def measure(chosen: Sequence[Point], tag: str, most: int, results: Path) -> bool:
+    """Measure points with at most so many faults, and add each to the file of results at once.
+
+    Returns:
+        Whether the runs did what they must.
+    """
+    good = True
     for point in chosen:
-        if point.name in known:
-            continue
         if point.place == "cluster" and not KUBECONFIG.exists():
             print(f"{point.name}: left out, because there is no cluster; `make cluster-up` starts one", flush=True)
             continue
         print(f"{point.name}: {point.workload}", flush=True)
         try:
-            outcome = strike(point, tag)
+            outcome = strike(point, tag, most)
         except FaultError as error:
             print(f"{point.name}: not measured: {error}", flush=True)
             good = False
             continue
-        FILE.parent.mkdir(exist_ok=True)
-        with FILE.open("a") as file:
+        results.parent.mkdir(exist_ok=True)
+        with results.open("a") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
         good = good and not outcome.problems
         print(f"{point.name}: {curve.sentence(outcome)}", flush=True)
     return good
 
 
-def strike(point: Point, tag: str) -> Outcome:
-    """Train, and inject the faults in turn.
+def strike(point: Point, tag: str, most: int) -> Outcome:
+    """Train, and inject the faults in turn, at most so many.
 
     Raises:
         FaultError: the run did not start, or it failed.
     """
     struck: list[Struck] = []
     problems: list[str] = []
-    count, choice = INTERVALS[point.interval], random.Random(0)  # noqa: S311
+    count, choice = min(most, INTERVALS[point.interval]), random.Random(0)  # noqa: S311
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.closing(start(point.place, point.workload, Path(folder), tag)) as cluster,
