@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from trainer.errors import (
 )
 from trainer.scale import plan
 from trainer.supervisor import run as supervision_run
-from trainer.telemetry import report
+from trainer.telemetry import goodput, report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
 from trainer.text import abridge, did_you_mean, installation, one_line, tracebacks
 from trainer.tfjob import convert, inspect_image
@@ -235,6 +236,7 @@ def _flush() -> None:
 def _restart_process() -> NoReturn:
     """Execute the same command again with the same process id, so that the parent process sees no exit."""
     _flush()
+    os.environ[goodput.RESTARTED] = str(time.time())
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
             os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # release ports and GPUs

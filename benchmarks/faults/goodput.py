@@ -12,7 +12,6 @@ and the end of a run do not depend on faults. Points of the place `cluster` are 
 
 import argparse
 import contextlib
-import itertools
 import json
 import random
 import signal
@@ -37,8 +36,6 @@ from trainer.telemetry.goodput import read
 FILE = FOLDER / "goodput.jsonl"
 RECORD_SECONDS = 120.0
 """How long the chief may take to write its next record."""
-SHORT = 8
-"""How many faults a point has at most with `--short`."""
 PHASE_SECONDS = 4.0
 """A record is written with a checkpoint: the next fault comes up to this time later, as it would at any time."""
 
@@ -59,7 +56,7 @@ def main() -> int:
         chosen = [point for point in chosen if point.place == "processes" and point.interval == min(INTERVALS)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        most = SHORT if arguments.short else max(INTERVALS.values())
+        most = 1 if arguments.short else max(INTERVALS.values())
         file = FILE.with_stem("goodput-short") if arguments.short else FILE
         known = set() if arguments.again or arguments.short else set(stored())
         left = [point for point in chosen if point.name not in known]
@@ -79,7 +76,7 @@ def stored() -> dict[str, Outcome]:
 
 
 def measure(chosen: Sequence[Point], tag: str, most: int, results: Path) -> bool:
-    """Measure points with at most so many faults, and add each to the file of results at once.
+    """Measure points with each kind of fault at most so often, and add each to the file of results at once.
 
     Returns:
         Whether the runs did what they must.
@@ -105,14 +102,14 @@ def measure(chosen: Sequence[Point], tag: str, most: int, results: Path) -> bool
 
 
 def strike(point: Point, tag: str, most: int) -> Outcome:
-    """Train, and inject the faults in turn, at most so many.
+    """Train, and inject the faults in turn, each at most so often.
 
     Raises:
         FaultError: the run did not start, or it failed.
     """
     struck: list[Struck] = []
     problems: list[str] = []
-    count, choice = min(most, INTERVALS[point.interval]), random.Random(0)  # noqa: S311
+    rounds, choice = min(most, INTERVALS[point.interval]), random.Random(0)  # noqa: S311
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.closing(start(point.place, point.workload, Path(folder), tag)) as cluster,
@@ -122,7 +119,7 @@ def strike(point: Point, tag: str, most: int) -> Outcome:
         until(lambda: bool(seen.saved), RECORD_SECONDS)
         first = before = record(cluster)
         due = time.monotonic()
-        for fault, targets in itertools.islice(itertools.cycle(point.kinds), count):
+        for fault, targets in point.kinds * rounds:
             due += point.interval
             time.sleep(choice.uniform(0, PHASE_SECONDS))
             cost = disturb(cluster, seen, fault, targets)

@@ -13,8 +13,8 @@ from trainer.telemetry.goodput import Seconds
 Training = Mode | Literal["tables"]
 """How replicas train, or an asynchronous model of one table."""
 MODES_AND_TABLES: tuple[Training, ...] = (*MODES, "tables")
-INTERVALS = {15: 12, 60: 6, 300: 3}
-"""Seconds between two faults, and how many there are."""
+INTERVALS = {15: 2, 60: 1, 300: 1}
+"""Seconds between two faults, and how often there is one of each kind."""
 KINDS: dict[Place, tuple[tuple[Fault, str], ...]] = {
     "processes": (
         *((faults.KILL, role) for role in ("worker-1", "ps-0", "leader")),
@@ -43,7 +43,7 @@ class Point:
     @property
     def workload(self) -> Workload:
         """What it trains, for longer than it is measured."""
-        seconds = 10 * self.interval * INTERVALS[self.interval]
+        seconds = 10 * self.interval * INTERVALS[self.interval] * len(KINDS[self.place])
         mode: Mode = "asynchronous" if self.mode == "tables" else self.mode
         return Workload(mode, ps=0 if mode == "allreduce" else 2, seconds=seconds, has_table=self.mode == "tables")
 

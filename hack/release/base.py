@@ -38,5 +38,10 @@ def repo_digests(image: str) -> list[str]:
 
 def by_digest(image: str, among: Sequence[str]) -> str | None:
     """The name by digest that is in the repository of REPOSITORY:TAG."""
-    repository = re.sub(r":[^:/]+$", "", image).removeprefix("docker.io/").removeprefix("library/")
-    return next((name for name in among if name.startswith(f"{repository}@")), None)
+    repository = _short(re.sub(r":[^:/]+$", "", image))
+    return next((name for name in among if _short(name).startswith(f"{repository}@")), None)
+
+
+def _short(name: str) -> str:
+    """A name without what stands for Docker Hub, which some engines list."""
+    return name.removeprefix("docker.io/").removeprefix("library/")

@@ -68,10 +68,26 @@ def test_a_long_pause_within_a_step_is_a_wait(at: SimpleNamespace) -> None:
     assert account.seconds == Seconds(starting=10, training=101, waiting=30)
 
 
+def test_a_run_that_becomes_slower_waits_for_a_while_only(at: SimpleNamespace) -> None:
+    account = trained(at)
+    for step in range(1001, 1101):  # of 0.1 s before
+        at.now += 10
+        account.step(step)
+    assert account.seconds.waiting < 300
+    assert account.seconds.training > 800
+
+
+def test_a_process_that_executes_itself_again_begins_then(at: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    at.now = 50
+    monkeypatch.setenv(goodput.RESTARTED, str(START + 40))
+    assert Account().seconds == Seconds(starting=10)
+
+
 def test_saving_is_no_training(at: SimpleNamespace) -> None:
     account = trained(at)
     with account.saving():
         at.now += 3
+        assert account.seconds == Seconds(starting=10, training=100, saving=3), "as a record within it has"
     at.now += 1
     account.step(1010)
     assert account.seconds == Seconds(starting=10, training=101, saving=3)

@@ -210,14 +210,16 @@ class CheckpointManager:
             self._writing.start(lambda: self._in_thread(lambda: self._finish_save(snapshot, began)))
 
     def save_if_leaving(self) -> None:
-        """Save if a parameter server is told to end, so that no step is taken again, and let it end.
+        """Save if a parameter server is told to end, and let it end when what it has is in this process.
 
         Raises:
             SupersededError: another chief has claimed the training directory.
         """
         if self._saver.is_leaving is not None and self._session.run(self._saver.is_leaving):
             logger.info("a parameter server is told to end: saving what it has")
-            self.save_and_wait(may_merge=False)
+            self._writing.wait()
+            self.save()
+            self._fetched.wait()
             self._session.run(self._saver.let_leave)
 
     def save_and_wait(self, may_merge: bool = True) -> bool:

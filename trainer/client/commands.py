@@ -253,7 +253,8 @@ def _fetch(words: Sequence[str]) -> int:
     found = TrainingDirectory(arguments.folder).read_result()
     if found.get("state") == "done":
         print(result.describe(found))
-        print(goodput.describe(goodput.read(found)))
+        if used := goodput.describe(goodput.read(found)):
+            print(used)
     else:
         print(f"the run is not done: it was at step {found.get('global_step', 0)}")
     _write_report(arguments.folder)

@@ -52,7 +52,7 @@ def show_result(directory: TrainingDirectory, plan: Plan) -> None:
         f"""
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
-{goodput.describe(goodput.read(found))}
+{f"{used}{chr(10)}" if (used := goodput.describe(goodput.read(found))) else ""}\
 {f"{compared}{chr(10)}" if (compared := result.against_baseline(found)) else ""}
   result       {directory}/result.json
   checkpoint   {found["checkpoint"]}

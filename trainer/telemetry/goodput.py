@@ -7,6 +7,7 @@ when the chief restarts.
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,8 @@ from typing import Any, Literal, get_args
 
 Part = Literal["scheduling", "starting", "training", "again", "waiting", "saving"]
 
+RESTARTED = "TRAINER_RESTARTED"
+"""The environment variable of a process that has executed itself again: when, in seconds since 1970."""
 PAUSE_SECONDS = 1.0
 """An execution that takes at least this much longer than usual has waited for another task,"""
 PAUSE_FACTOR = 3.0
@@ -54,16 +57,18 @@ class Seconds:
 
 
 class Account:
-    """What the time of a run went into until now. The main thread of a replica keeps it; others may read it."""
+    """What the time of a run went into until now. Any thread may read it, and say that a task is lost."""
 
     def __init__(self, began: float | None = None) -> None:
         """Begin at this time, in seconds since 1970, or with the start of this process."""
         self._offset = time.time() - time.monotonic()  # somebody may set the clock meanwhile
-        self._until = self._now() - _age_of_process() if began is None else began
+        self._until = self._began() if began is None else began
+        self._lock = threading.Lock()
         self._booked: dict[str, float] = dict.fromkeys(get_args(Part), 0.0)
         self._absence = 0.0
         """How long the chief had no process before this one."""
         self._phase: Part = "starting"
+        self._is_saving = False
         self._step = 0
         self.furthest_step = 0
         """The highest global step that the run has reached."""
@@ -89,14 +94,19 @@ class Account:
 
     def step(self, step: int) -> None:
         """The run has reached this global step by an execution."""
+        with self._lock:
+            self._book_step(step)
+
+    def _book_step(self, step: int) -> None:
         elapsed, expected = self._elapse(), max(0, step - self._step) * self._usual
         if self._phase == "training":
             is_paused = elapsed > max(expected + PAUSE_SECONDS, PAUSE_FACTOR * expected) and self._usual
             pause = elapsed - expected if is_paused else 0.0
+            most = PAUSE_FACTOR * self._usual or elapsed
             self._book("waiting", pause)
             self._book("training" if step > self.furthest_step else "again", elapsed - pause)
             if step > self._step:
-                own = (elapsed - pause) / (step - self._step)
+                own = min(elapsed / (step - self._step), most)  # the run may be slower from now on
                 self._usual += (own - self._usual) * (SMOOTHING if self._usual else 1.0)
         else:
             self._end_phase(elapsed, max(0, step - self.furthest_step) * self._usual)
@@ -112,24 +122,30 @@ class Account:
 
     def lost(self) -> None:
         """Another task is lost: the time since the last step, and until the next one, is waited."""
-        if self._phase == "training":
-            self._phase = "waiting"
+        with self._lock:
+            if self._phase == "training":
+                self._phase = "waiting"
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Book the time inside the context as that of saving."""
-        self._book(self._phase, self._elapse())
+        with self._lock:
+            self._book(self._phase, self._elapse())
+            self._is_saving = True
         try:
             yield
         finally:
-            self._book("saving", self._elapse())
+            with self._lock:
+                self._book("saving", self._elapse())
+                self._is_saving = False
 
     @property
     def seconds(self) -> Seconds:
         """What the time until now went into."""
-        parts = dict(self._booked)
-        parts[self._phase] += max(0.0, self._now() - self._until)
-        parts["scheduling"] += self._absence
+        with self._lock:
+            parts = dict(self._booked)
+            parts["saving" if self._is_saving else self._phase] += max(0.0, self._now() - self._until)
+            parts["scheduling"] += self._absence
         return Seconds(**parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -141,6 +157,10 @@ class Account:
             "goodput_seconds": parts,
             "furthest_step": self.furthest_step,
         }
+
+    def _began(self) -> float:
+        restarted = os.environ.get(RESTARTED)
+        return float(restarted) if restarted else self._now() - _age_of_process()
 
     def _now(self) -> float:
         return self._offset + time.monotonic()

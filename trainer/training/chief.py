@@ -294,10 +294,13 @@ class Chief(Callback):
 
     def on_execution_due(self, step: int) -> None:
         fit, totals = self._run.fit, self._replica.totals
-        if fit and totals and fit.has_ended_epoch(step):  # with a step of another replica
-            self._wait_for_epoch(fit, totals, step)
-        if fit and fit.has_batch_hooks and not fit.is_over:
-            self._follow(fit.begin_batches(step))
+        if not fit:
+            return
+        with self._run.task.account.saving():
+            if totals and fit.has_ended_epoch(step):  # with a step of another replica
+                self._wait_for_epoch(fit, totals, step)
+            if fit.has_batch_hooks and not fit.is_over:
+                self._follow(fit.begin_batches(step))
 
     def on_execution_begin(self, step: int, steps: int) -> None:
         self._profile.before_execution(step, steps)
@@ -340,7 +343,7 @@ class Chief(Callback):
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
-        if time.monotonic() - self._looked_time >= LEAVING_SECONDS:
+        if time.monotonic() - self._looked_time >= LEAVING_SECONDS and not self._watchdog.stopping:
             self._looked_time = time.monotonic()
             self.checkpoints.save_if_leaving()
 

@@ -309,6 +309,7 @@ class CollectiveCoordinator(ClusterCoordinator):
 
         def give_up() -> None:
             """Save on behalf of the blocked main thread, then close its session, which raises an error in it."""
+            self._context.account.lost()
             callback.save_before_exit()
             session.close()
 
@@ -320,6 +321,7 @@ class CollectiveCoordinator(ClusterCoordinator):
             if monitor.lost:  # the cause of any error of the closed session
                 raise tf.errors.UnavailableError(None, None, monitor.lost) from error
             if isinstance(error, server.LOST):
+                self._context.account.lost()
                 callback.save_before_exit()
             raise
 

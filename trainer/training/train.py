@@ -154,6 +154,7 @@ def _train_in_session(
         try:
             take_steps(context, replica, session, coordinator, chief)
         except RollBackError as diverged:
+            context.account.lost()
             run.diverged = diverged
             return False
         run.checkpoint = chief.checkpoints.latest
