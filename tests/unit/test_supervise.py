@@ -43,6 +43,15 @@ def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -
     assert reason(RESULT, None) == EXPECTED
 
 
+def test_the_sentence_has_the_goodput_since_the_tasks_were_started() -> None:
+    seconds = {"scheduling": 0.0, "starting": 5.0, "training": 90.0, "again": 0.0, "waiting": 0.0, "saving": 0.0}
+    written = "2026-11-26T20:01:40+00:00"  # 100 s after the start, of which the chief's process has lived 95
+    found = CONTENT["result"] | {"updated": written, "goodput_seconds": seconds}
+    line = f"done{report.MARK}{json.dumps({'result': found})}"
+    shown = "goodput 90.0 %: training 90.0 s, scheduling 5.0 s, starting 5.0 s"
+    assert reason(line, None, "kubectl exec …") == f"{EXPECTED}; {shown}: kubectl exec …"
+
+
 def test_the_sentence_says_that_a_callback_has_ended_the_run_early() -> None:
     early = "a callback ended the run at step 2000 of 5000"
     found = CONTENT["result"] | {"stopped_before": 5000}

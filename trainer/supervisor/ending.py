@@ -66,8 +66,8 @@ def with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, 
     if seconds is not None:  # from the start of the tasks, not that of the leader's process
         before = written - seconds.total - started
         seconds = dataclasses.replace(seconds, scheduling=seconds.scheduling + max(0.0, before))
-    sentences = (outcome.reason, early_end, goodput.describe(seconds), f"{result.describe(found)}{command}")
-    reason = "; ".join(filter(None, sentences))
+    sentences = (outcome.reason, early_end, result.describe(found), goodput.describe(seconds))
+    reason = f"{'; '.join(filter(None, sentences))}{command}"
     if written < started:
         why = "the run had ended" if early_end else "all steps were done"
         remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
