@@ -86,7 +86,7 @@ def test_stages_run_in_order_and_an_upgrade_runs_only_what_has_changed(release: 
     assert "stage evaluate is skipped" in log
     assert "stage infer is done" in log
     assert "stage prepare" not in log
-    assert "starting" not in log
+    assert "starting 1 ps" not in log
     assert stage_log(release, "infer") == "predicts 2\n"
 
     release.upgrade(changed)  # nothing has changed
@@ -158,7 +158,7 @@ def test_the_pipeline_of_the_example(
     log = upgrade_to_end(release, changed)
     assert "stage evaluate is skipped" in log
     assert "stage publish is skipped" in log
-    assert "starting" not in log
+    assert "starting 1 ps" not in log
     assert predictions(release, "others") > 0.9
 
     log = upgrade_to_end(release, json.loads(json.dumps(changed).replace('"first"', '"second"')), seconds=600)

@@ -220,7 +220,9 @@ def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) ->
         before = now
     output = "\n".join(attempts)
     assert code == 0, output
-    assert "the run succeeded: mnist-worker-0 ended with code 0" in output.splitlines()[-1]
+    # The tasks of the run before the change may have taken all steps by then.
+    done = r"the run succeeded: (nothing was trained, .*; )?mnist-worker-0 ended with code 0"
+    assert re.search(done, output.splitlines()[-1]), output
     assert observed()[0] == "Succeeded"
     assert set(release.scales().values()) == {0}
     assert release.wait_for_result(300)["global_step"] < 400
