@@ -216,11 +216,12 @@ benchmark-kubernetes: $(SETUP) chart-tools ## compare rates inside and outside t
 # Without the KUBECONFIG of `make cluster-up`, only the runs of processes.
 FAULTS_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m
 FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
+FAULTS_CHOICE = $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
 faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
-	$(FAULTS_WITH) benchmarks.faults $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
+	$(FAULTS_WITH) benchmarks.faults $(FAULTS_CHOICE)
 
 goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='synchronous 15'; SHORT=1: ten minutes; AGAIN=1)
-	$(FAULTS_WITH) benchmarks.faults.goodput $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
+	$(FAULTS_WITH) benchmarks.faults.goodput $(FAULTS_CHOICE)
 
 scale: WORKERS ?= 1000
 scale: ROUNDS ?= 1

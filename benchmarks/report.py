@@ -25,12 +25,12 @@ SHARE_OF_FINAL = 0.97
 """A run has learnt when it reaches this share of the single process's final accuracy."""
 
 
-def insert(document: Path, report: str) -> None:
+def insert(document: Path, report: str, comments: tuple[str, str] = (BEGIN, END)) -> None:
     """Replace the text between the two comments of the document with the report."""
-    before, begin, rest = document.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = document.read_text().partition(comments[0])
+    _, end, after = rest.partition(comments[1])
     if not end:
-        raise ValueError(f"{document} lacks the comments {BEGIN} and {END}")
+        raise ValueError(f"{document} lacks the comments {comments[0]} and {comments[1]}")
     document.write_text(f"{before}{begin}\n\n{report.strip()}\n\n{end}{after}")
 
 

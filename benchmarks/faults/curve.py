@@ -7,13 +7,12 @@ from pathlib import Path
 
 from benchmarks.faults.plan import PLACES, Place
 from benchmarks.faults.points import INTERVALS, MODES_AND_TABLES, Outcome, Struck, Training
-from benchmarks.report import row
+from benchmarks.report import insert, row
 from benchmarks.results import measured_on
-from trainer.telemetry.goodput import Seconds
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 PICTURE = DOCUMENT.with_name("goodput.svg")
-BEGIN, END = "<!-- goodput: begin -->", "<!-- goodput: end -->"
+COMMENTS = ("<!-- goodput: begin -->", "<!-- goodput: end -->")
 LONGER = (1200, 3600)
 """Intervals in seconds that are not measured."""
 COLOURS: dict[Training, str] = dict(zip(MODES_AND_TABLES, ("#4477aa", "#ee6677", "#228833", "#aa7700"), strict=True))
@@ -21,7 +20,7 @@ COLOURS: dict[Training, str] = dict(zip(MODES_AND_TABLES, ("#4477aa", "#ee6677",
 
 def sentence(outcome: Outcome) -> str:
     """What was measured at a point: goodput 93.0 %, and what the rest of the time went into."""
-    seconds = Seconds(**outcome.seconds)
+    seconds = outcome.seconds
     rest = sorted(((name, value) for name, value in asdict(seconds).items() if name != "training"), key=lambda e: -e[1])
     shown = ", ".join(f"{name} {value / seconds.total:.1%}" for name, value in rest if value / seconds.total >= 0.0005)
     problems = "".join(f"\n  PROBLEM: {problem}" for problem in outcome.problems)
@@ -35,7 +34,7 @@ def again(outcome: Outcome) -> float:
 
 def extrapolated(outcome: Outcome, interval: float) -> float:
     """The goodput with a fault each so many seconds, which cost as much each as at this point."""
-    seconds = Seconds(**outcome.seconds)
+    seconds = outcome.seconds
     saving = seconds.saving / seconds.total
     cost = (seconds.total - seconds.training - seconds.saving) / len(outcome.struck)
     return 1 - saving - cost / interval
@@ -46,11 +45,7 @@ def publish(outcomes: Sequence[Outcome]) -> None:
     if not outcomes:
         return
     draw(outcomes)
-    before, begin, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{DOCUMENT} lacks the comments {BEGIN} and {END}")
-    DOCUMENT.write_text(f"{before}{begin}\n\n{render(outcomes)}\n\n{end}{after}")
+    insert(DOCUMENT, render(outcomes), COMMENTS)
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
@@ -98,7 +93,7 @@ def _goodput_row(place: Place, mode: Training, found: Mapping[int, Outcome]) -> 
     for interval in [*INTERVALS, *LONGER]:
         measured = found.get(interval)
         guess = f"{extrapolated(longest, interval):.1%}*" if interval > max(found) else "–"
-        cells.append(f"{measured.goodput:.1%}" if measured else guess)
+        cells.append(f"{measured.seconds.goodput:.1%}" if measured else guess)
     return row([place, mode, *cells, sentence(found[min(found)]).splitlines()[0].partition("; ")[2]])
 
 
@@ -143,7 +138,7 @@ def draw(outcomes: Sequence[Outcome]) -> None:
             if not found:
                 continue
             longest = max(found)
-            measured = [(interval, outcome.goodput) for interval, outcome in found.items()]
+            measured = [(interval, outcome.seconds.goodput) for interval, outcome in found.items()]
             more = [each for each in LONGER if each > longest]
             guessed = [measured[-1], *((each, extrapolated(found[longest], each)) for each in more)]
             axis.plot(*zip(*measured, strict=True), color=colour, marker="o", label=mode)

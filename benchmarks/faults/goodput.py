@@ -31,7 +31,7 @@ from benchmarks.faults.run import disturb, keep_logs, start, wait_for_training
 from benchmarks.results import FOLDER
 from hack.cluster.paths import KUBECONFIG
 from hack.cluster.waiting import until
-from trainer.telemetry.goodput import read
+from trainer.telemetry.goodput import Seconds, read
 
 FILE = FOLDER / "goodput.jsonl"
 RECORD_SECONDS = 120.0
@@ -125,7 +125,8 @@ def strike(point: Point, tag: str, most: int) -> Outcome:
             cost = disturb(cluster, seen, fault, targets)
             time.sleep(max(0.0, due - time.monotonic()))
             after = record(cluster)
-            wasted = loss(before, after)
+            spent = between(before.seconds, after.seconds)
+            wasted = spent.total - spent.training
             struck.append(Struck(fault.name, targets[0], cost.pause, cost.back, cost.lost, wasted))
             problems += [f"{fault.name} of {targets[0]}: {problem}" for problem in cost.problems]
             back = "never back" if cost.back is None else f"back after {cost.back:.1f} s"
@@ -134,15 +135,14 @@ def strike(point: Point, tag: str, most: int) -> Outcome:
             before = after
         if problems:
             keep_logs(f"goodput {point.name}", seen)
-    parts = {name: value - first.parts[name] for name, value in before.parts.items()}
-    return Outcome(point, parts, before.step - first.step, struck, problems)
+    return Outcome(point, between(first.seconds, before.seconds), before.step - first.step, struck, problems)
 
 
 @dataclass(frozen=True)
 class Record:
     """The account of a run at a time."""
 
-    parts: dict[str, float]
+    seconds: Seconds
     step: int
     """The highest global step."""
 
@@ -162,12 +162,13 @@ def record(cluster: Cluster) -> Record:
     seconds = read(found)
     if cluster.exit_code() is not None or seconds is None:
         raise FaultError("the run has ended")
-    return Record(asdict(seconds), int(found["furthest_step"]))
+    return Record(seconds, int(found["furthest_step"]))
 
 
-def loss(before: Record, after: Record) -> float:
-    """The seconds between two records that did not count."""
-    return sum(value - before.parts[name] for name, value in after.parts.items() if name != "training")
+def between(before: Seconds, after: Seconds) -> Seconds:
+    """What the time between two records went into."""
+    earlier = asdict(before)
+    return Seconds(**{part: value - earlier[part] for part, value in asdict(after).items()})
 
 
 if __name__ == "__main__":

@@ -74,24 +74,20 @@ class Outcome:
     """What was measured at a point."""
 
     point: Point
-    seconds: dict[str, float]
-    """The parts of the time."""
+    seconds: Seconds
+    """What the time went into."""
     steps: int
     """How far the run came meanwhile."""
     struck: list[Struck] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=describe_machine)
 
-    @property
-    def goodput(self) -> float:
-        """The share of the time that counts."""
-        return Seconds(**self.seconds).goodput
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Outcome":
         """Inverse of `asdict`."""
         struck = [Struck(**each) for each in content["struck"]]
-        return cls(**content | {"point": Point(**content["point"]), "struck": struck})
+        point, seconds = Point(**content["point"]), Seconds(**content["seconds"])
+        return cls(**content | {"point": point, "seconds": seconds, "struck": struck})
 
 
 def points() -> list[Point]:

@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.faults import curve
 from benchmarks.faults.points import INTERVALS, MODES_AND_TABLES, Outcome, Point, Struck, points
+from trainer.telemetry.goodput import Seconds
 
-PARTS = {"scheduling": 0.0, "starting": 5.0, "training": 160.0, "again": 4.0, "waiting": 9.0, "saving": 2.0}
+PARTS = Seconds(starting=5.0, training=160.0, again=4.0, waiting=9.0, saving=2.0)
 STRUCK = [Struck("kill -9", "ps-0", 3.0, 4.0, 100, 6.0), Struck("kill -9", "worker-1", 0.5, 2.0, 0, 0.1)]
 OUTCOME = Outcome(Point("processes", "asynchronous", 15), PARTS, 10_000, STRUCK, machine={})
 
@@ -31,7 +32,7 @@ def test_a_point_says_what_the_rest_of_the_time_went_into() -> None:
 
 
 def test_a_longer_interval_has_the_same_cost_a_fault_and_the_same_share_of_saving() -> None:
-    assert curve.extrapolated(OUTCOME, 180 / 2) == pytest.approx(OUTCOME.goodput)
+    assert curve.extrapolated(OUTCOME, 180 / 2) == pytest.approx(PARTS.goodput)
     assert curve.extrapolated(OUTCOME, 3600) == pytest.approx(1 - 2 / 180 - 9 / 3600)
 
 
