@@ -220,7 +220,7 @@ FAULTS_CHOICE = $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN
 faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
 	$(FAULTS_WITH) benchmarks.faults $(FAULTS_CHOICE)
 
-goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='synchronous 15'; SHORT=1: ten minutes; AGAIN=1)
+goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='allreduce 15'; SHORT=1: ten minutes; AGAIN=1)
 	$(FAULTS_WITH) benchmarks.faults.goodput $(FAULTS_CHOICE)
 
 scale: WORKERS ?= 1000

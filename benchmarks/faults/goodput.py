@@ -2,7 +2,7 @@
 
     python -m benchmarks.faults.goodput                           the points without a result; then docs/faults.md
     python -m benchmarks.faults.goodput --short                   one point of each curve, in ten minutes
-    python -m benchmarks.faults.goodput --only synchronous 15     the points whose names have all of these parts
+    python -m benchmarks.faults.goodput --only allreduce 15       the points whose names have all of these parts
     python -m benchmarks.faults.goodput --render                  write docs/faults.md from the results so far
 
 A point is a run in a mode with a fault of each kind in turn, one each so many seconds. Its goodput is that of the time
