@@ -18,6 +18,8 @@ import trainer
 from trainer import config
 from trainer.cluster import spec
 from trainer.errors import (
+    AGAIN,
+    EXIT_AGAIN,
     EXIT_CONFIGURATION,
     EXIT_DIVERGED,
     EXIT_ERROR,
@@ -234,9 +236,15 @@ def _flush() -> None:
 
 
 def _restart_process() -> NoReturn:
-    """Execute the same command again with the same process id, so that the parent process sees no exit."""
+    """Start this process anew, which is no restart that counts.
+
+    Execute the same command with the same process id, so that the parent process sees no exit; or leave it to a parent
+    that has a quicker way.
+    """
+    if os.environ.get(AGAIN):
+        _exit_at_once(EXIT_AGAIN)
     _flush()
-    os.environ[goodput.RESTARTED] = str(time.time())
+    os.environ[goodput.BEGAN] = str(time.time())
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
             os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # release ports and GPUs

@@ -95,27 +95,25 @@ class Launch:
         return []
 
     def _process(self, task: str, seconds: float = 30) -> psutil.Process:
-        role, _, index = task.rpartition("-")
         deadline = time.monotonic() + seconds
         while True:
             known = self._known.get(task)
             if known and known.is_running() and known.status() != psutil.STATUS_ZOMBIE:
                 return known
-            for process, environment in self._marked():
-                config = json.loads(environment.get("TF_CONFIG", "{}"))
-                if config.get("task") == {"type": role, "index": int(index)}:
-                    self._known[task] = process
-                    return process
+            for process in self._marked():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.name() == task:
+                        self._known[task] = process
+                        return process
             if time.monotonic() >= deadline:
                 raise FaultError(f"{task} does not run")
             time.sleep(0.05)
 
-    def _marked(self) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    def _marked(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                environment = process.environ()
-                if environment.get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    yield process, environment
+                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
 
     def exit_code(self) -> int | None:
         """The launcher's exit code."""
@@ -137,7 +135,7 @@ class Launch:
             self._launcher.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._launcher.wait(END_SECONDS)
-        for process, _ in self._marked():
+        for process in self._marked():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._launcher.wait()

@@ -1,5 +1,6 @@
 """Helpers that start real `trainer` processes in tests, watch them, and find their child processes."""
 
+import contextlib
 import json
 import os
 import pty
@@ -125,12 +126,9 @@ class Trainer:
 
         def find() -> psutil.Process | None:
             for process in self.processes():
-                try:
-                    config = json.loads(process.environ().get("TF_CONFIG", "{}"))
-                except psutil.NoSuchProcess:
-                    continue
-                if config.get("task") == {"type": role, "index": index}:
-                    return process
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.name() == f"{role}-{index}":
+                        return process
             return None
 
         found: psutil.Process = wait_until(find)

@@ -9,6 +9,7 @@ import pytest
 from trainer.cluster import connections
 
 LOOK_UP = "grpc.dns_min_time_between_resolutions_ms"
+AGAIN = "grpc.testing.fixed_reconnect_backoff_ms=200"
 
 
 def user_timeout(found: socket.socket) -> int:
@@ -67,9 +68,9 @@ def test_an_attempt_to_connect_ends_soon() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("", f"{LOOK_UP}=1000"),
-        ("grpc.min_reconnect_backoff_ms=5", f"grpc.min_reconnect_backoff_ms=5,{LOOK_UP}=1000"),
-        (f"{LOOK_UP}=7", f"{LOOK_UP}=7"),
+        ("", f"{LOOK_UP}=1000,{AGAIN}"),
+        ("grpc.min_reconnect_backoff_ms=5", f"grpc.min_reconnect_backoff_ms=5,{LOOK_UP}=1000,{AGAIN}"),
+        (f"{LOOK_UP}=7", f"{LOOK_UP}=7,{AGAIN}"),
     ],
 )
 def test_a_new_address_is_looked_up_soon_unless_the_environment_says_otherwise(

@@ -79,7 +79,7 @@ def test_a_run_that_becomes_slower_waits_for_a_while_only(at: SimpleNamespace) -
 
 def test_a_process_that_executes_itself_again_begins_then(at: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     at.now = 50
-    monkeypatch.setenv(goodput.RESTARTED, str(START + 40))
+    monkeypatch.setenv(goodput.BEGAN, str(START + 40))
     assert Account().seconds == Seconds(starting=10)
 
 

@@ -3,12 +3,12 @@
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import yaml
@@ -40,10 +40,11 @@ def process(directory: TrainingDirectory) -> Iterator[Callable[..., Process]]:
     with contextlib.ExitStack() as made:
 
         def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
-            command = [sys.executable, "-c", program]
-            return made.enter_context(
-                contextlib.closing(Process(TaskProgram(task, is_chief, command, dict(os.environ)), directory.logs))
-            )
+            def start(_: TaskProgram, output: IO[bytes], began: float) -> subprocess.Popen[bytes]:
+                return subprocess.Popen([sys.executable, "-c", program], stdout=output, stderr=output)
+
+            planned = TaskProgram(task, is_chief, [], {})
+            return made.enter_context(contextlib.closing(Process(planned, directory.logs, start)))
 
         yield make
 

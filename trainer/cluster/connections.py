@@ -9,7 +9,7 @@ The last of these is an option of gRPC's channels, which TensorFlow reads from a
 thread looks for this process's sockets and sets the kernel's options on them: keepalive for connections with nothing to
 send, TCP_USER_TIMEOUT for those with unacknowledged data, and TCP_SYNCNT for attempts to connect. (gRPC's own keepalive
 would have every server end the connection, because TensorFlow's servers allow a ping only every five minutes.) When
-the kernel closes a connection, gRPC fails its calls, and connects again at once and every second, so the first step
+the kernel closes a connection, gRPC fails its calls, and connects again at once and often, so the first step
 follows soon after the network is back. The kernel of a process that is stopped or busy still acknowledges, so a slow
 task keeps its connections.
 
@@ -32,8 +32,9 @@ PROBE_SECONDS = 2
 SEARCH_SECONDS = 1.0
 """How often the thread looks for new connections."""
 
-CHANNEL_OPTIONS = {"grpc.dns_min_time_between_resolutions_ms": 1000}
-"""Options of all channels of TensorFlow, unless the environment has others: a replaced pod has a new address."""
+CHANNEL_OPTIONS = {"grpc.dns_min_time_between_resolutions_ms": 1000, "grpc.testing.fixed_reconnect_backoff_ms": 200}
+"""Options of all channels of TensorFlow, unless the environment has others: a replaced pod has a new address, and one
+that restarts is there soon. TensorFlow itself sets the second option, to 1000."""
 VARIABLE = "TF_GRPC_DEFAULT_OPTIONS"
 
 _CONNECTED = (

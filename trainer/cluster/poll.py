@@ -11,6 +11,8 @@ Reason = TypeVar("Reason")
 
 MESSAGE_INTERVAL_SECONDS = 5.0
 
+FIRST_INTERVAL_SECONDS = 0.05
+
 logger = logging.getLogger(__name__)
 
 
@@ -32,7 +34,7 @@ def poll_until(
         waiting: Returns the log lines for a reason. They are logged every MESSAGE_INTERVAL_SECONDS.
         expired: Returns the error sentence for the reason that holds at the timeout.
         interrupted: Returns whether to return early, without an error.
-        interval: Seconds between two checks.
+        interval: Seconds between two checks. The first ones are closer: a task that restarts is there soon.
         first_message: Seconds before the first log lines.
 
     Raises:
@@ -51,4 +53,4 @@ def poll_until(
             for line in waiting(reason):
                 logger.info(line)
             next_message = now + MESSAGE_INTERVAL_SECONDS
-        time.sleep(interval)
+        time.sleep(min(interval, FIRST_INTERVAL_SECONDS + (now - began) / 10))

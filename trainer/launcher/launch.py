@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from trainer.cluster import ports
 from trainer.data import mnist
 from trainer.errors import ConfigurationError, StoreError
 from trainer.launcher.display import make_display
+from trainer.launcher.forks import MODULES, Forks
 from trainer.launcher.output import OutputClosedError, discard_unwritten, warn
 from trainer.launcher.plan import MAX_RESTARTS, Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, is_permanent, run_processes, start_process
@@ -112,8 +113,10 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
     lock: IO[str] | None = None
     is_resumable = False
     others: list[subprocess.Popen[bytes]] = []
+    forks: Forks | None = None
     try:
         gpus = visible_gpus(plan.settings.num_gpus)
+        forks = Forks(*_to_import(plan.settings.model, has_gpus=bool(gpus)))
         plan = _with_data(plan)
         directory = _directory(plan.settings.train_dir)
         try:
@@ -121,7 +124,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory.logs.mkdir(exist_ok=True)
             lock = _lock(directory)
             programs = plan_programs(plan, directory, gpus, reserved)
-            processes += [Process(program, directory.logs) for program in programs]
+            processes += [Process(program, directory.logs, forks.start) for program in programs]
         except OSError as error:
             culprit = error.filename or directory.path
             raise ConfigurationError(f"train_dir: {culprit} cannot be written ({error.strerror}).") from None
@@ -158,7 +161,9 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         handles = [process.handle for process in processes if process.handle]
-        end_processes(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
+        end_processes([*handles, *others], plan.settings.grace_seconds + KILL_SECONDS)
+        if forks:
+            forks.close()
         for process in processes:
             process.close()
         if directory and is_resumable and not all(process.ended for process in processes):
@@ -166,6 +171,18 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         if lock:
             lock.close()
         discard_unwritten()
+
+
+def _to_import(model: str, has_gpus: bool) -> tuple[Sequence[str], Mapping[str, str]]:
+    """What the process imports that the tasks are forks of, and its environment.
+
+    With GPUs each task imports by itself: whether CUDA's libraries bear a fork was not tried.
+    """
+    if has_gpus:
+        return (), os.environ
+    if model in config.BUILT_IN_MODELS:
+        return MODULES, os.environ
+    return (*MODULES, "keras"), {**os.environ, "KERAS_BACKEND": "tensorflow"}
 
 
 def _with_data(plan: Plan) -> Plan:

@@ -1,7 +1,6 @@
 """The plan of a launch: its arguments as a typed value, and the program of each task."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from trainer.cluster import ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.files import write_atomically
-from trainer.errors import ConfigurationError
+from trainer.errors import AGAIN, ConfigurationError
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report
 
@@ -52,8 +51,10 @@ class TaskProgram:
 
     task: Task
     is_chief: bool
-    command: list[str]
+    words: list[str]
+    """Those of its `trainer` command."""
     environment: dict[str, str]
+    """What differs from the launcher's environment."""
 
 
 def plan_programs(
@@ -80,16 +81,14 @@ def plan_programs(
     tasks += [Task("chief", 0)] if plan.chief else []
     tasks += [Task("worker", index) for index in range(plan.workers)]
     tasks += [Task("evaluator", 0)] if plan.evaluator else []
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.ENVIRONMENT_PREFIX)}
-    environment[report.VARIABLE] = "yes"
+    shared_variables = {report.VARIABLE: "yes", AGAIN: "yes"} | ports.SHARING_ENVIRONMENT
     programs = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)
         of_task = _share(gpus, cluster.replica_index, len(cluster.replicas)) if task in cluster.replicas else []
-        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": ",".join(of_task), "PYTHONUNBUFFERED": "1"}
-        own |= ports.SHARING_ENVIRONMENT
-        command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
-        programs.append(TaskProgram(task, task == cluster.chief_task, command, environment | own))
+        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": ",".join(of_task)}
+        words = ["train", "--config", str(settings_file)]
+        programs.append(TaskProgram(task, task == cluster.chief_task, words, shared_variables | own))
     return programs
 
 

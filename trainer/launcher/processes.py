@@ -5,10 +5,11 @@ import ctypes
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
+from trainer.errors import EXIT_AGAIN
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import LogVolume
 from trainer.launcher.plan import TaskProgram
@@ -18,23 +19,43 @@ LEAVING_SECONDS = 60.0
 """How long the other tasks may take to end after the chief."""
 
 
+class Handle(Protocol):
+    """A process: what the launcher needs of `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM if it runs."""
+
+    def kill(self) -> None:
+        """Send SIGKILL if it runs."""
+
+
+Start = Callable[[TaskProgram, IO[bytes], float], Handle]
+"""Starts a program with this output, which is wanted since this time in seconds since 1970."""
+
+
 class Process:
     """A task and its current process."""
 
-    def __init__(self, program: TaskProgram, logs: Path) -> None:
+    def __init__(self, program: TaskProgram, logs: Path, start: Start) -> None:
         """Prepare a process that appends its output to a file in `logs`."""
         self.task, self.is_chief = program.task, program.is_chief
-        self._program = program
+        self._program, self._start = program, start
         self.log = logs / f"{program.task.slug}.log"
-        self.handle: subprocess.Popen[bytes] | None = None
+        self.handle: Handle | None = None
         self.restarts = 0
         self.ended = False
         self._output = self.log.open("ab")  # once: when the volume is read-only, a restart could not open it
         self._read = self.log.stat().st_size
 
-    def start(self) -> None:
-        """Start or restart the process. It appends to the same log file."""
-        self.handle = start_process(self._program.command, self._output, self._program.environment)
+    def start(self, began: float | None = None) -> None:
+        """Start or restart the process, which is wanted since this time, or now. It appends to the same log file."""
+        self.handle = self._start(self._program, self._output, time.time() if began is None else began)
 
     def close(self) -> None:
         """Close the log file. The process is not affected."""
@@ -60,9 +81,12 @@ class Process:
 
 
 def start_process(
-    command: Sequence[str], output: IO[bytes] | int, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    output: IO[bytes] | int,
+    environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ends with the launcher. It inherits the launcher's environment if none is given."""
+    """Start a process that ends with the launcher, with its environment unless one is given, and these descriptors."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -70,15 +94,17 @@ def start_process(
         stdout=output,
         stderr=output,
         start_new_session=True,  # the launcher handles Ctrl-C and terminates the tasks
-        preexec_fn=_die_with_parent,
+        pass_fds=descriptors,
+        preexec_fn=die_with_parent,
     )
 
 
 def run_processes(processes: list[Process], max_restarts: int, display: Display) -> tuple[Process, int] | None:
     """Run the tasks until all have ended; return the task that failed permanently, if any, and its exit code."""
     volume = LogVolume(processes[0].log.parent)
+    began = time.time()
     for process in processes:
-        process.start()
+        process.start(began)
     chief_ended: float | None = None
     while any(not process.ended for process in processes):
         for process in processes:
@@ -95,6 +121,8 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
             elif chief_ended is not None and process.task.role != "evaluator":
                 process.ended = True  # the run is done; this task restarted too late to take part in its end
                 display.state(process.task, "done")
+            elif code == EXIT_AGAIN:
+                process.start()
             elif is_permanent(code) or process.restarts >= max_restarts:
                 display.state(process.task, f"failed ({_name_of(code)})")
                 return process, code
@@ -127,14 +155,20 @@ def _name_of(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _die_with_parent() -> None:
-    """Have the kernel terminate this child when the launcher dies. Linux only; elsewhere this does nothing."""
+def die_with_parent(name: str = "") -> None:
+    """Have the kernel terminate this process when its parent dies, and give it a name for `ps` and `top`.
+
+    Linux only; elsewhere this does nothing.
+    """
     with contextlib.suppress(AttributeError, OSError):
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        set_parent_death_signal, set_name = 1, 15
+        control = ctypes.CDLL(None).prctl
+        control(set_parent_death_signal, signal.SIGTERM)
+        if name:
+            control(set_name, name.encode())
 
 
-def end_processes(handles: list[subprocess.Popen[bytes]], seconds: float) -> None:
+def end_processes(handles: Sequence[Handle], seconds: float) -> None:
     """Terminate these processes, and kill those that still run after `seconds`."""
     for handle in handles:
         if handle.poll() is None:

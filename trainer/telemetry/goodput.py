@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 Part = Literal["scheduling", "starting", "training", "again", "waiting", "saving"]
 
-RESTARTED = "TRAINER_RESTARTED"
-"""The environment variable of a process that has executed itself again: when, in seconds since 1970."""
+BEGAN = "TRAINER_BEGAN"
+"""The environment variable of a process that was wanted before it was there: since when, in seconds since 1970."""
 PAUSE_SECONDS = 1.0
 """An execution that takes at least this much longer than usual has waited for another task,"""
 PAUSE_FACTOR = 3.0
@@ -159,8 +159,8 @@ class Account:
         }
 
     def _began(self) -> float:
-        restarted = os.environ.get(RESTARTED)
-        return float(restarted) if restarted else self._now() - _age_of_process()
+        began = os.environ.get(BEGAN)
+        return float(began) if began else self._now() - _age_of_process()
 
     def _now(self) -> float:
         return self._offset + time.monotonic()

@@ -37,6 +37,8 @@ LEAVE_SHARE = 0.9
 """The share of `stall_seconds` that a replica waits for the end of the others, so that the watchdog does not end it."""
 SHARE_ALL = -1
 """What the chief proposes in place of a number of steps, so that all replicas take over its parameters first."""
+PAUSE_SECONDS = 0.2
+"""Between the loss of a parameter server and the next attempt, which would fail at once if nothing waited."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -245,7 +247,7 @@ class ParameterServerCoordinator(ClusterCoordinator):
         reason = f"lost {self._lost_peer(error) or 'a parameter server'} ({brief(error)})"
         report.log(logger, f"{reason}; reconnecting", lost={"reason": reason})
         with self._context.metrics.waiting():
-            time.sleep(1)
+            time.sleep(PAUSE_SECONDS)
 
     def _is_peer_lost(self) -> bool:
         """Return whether a parameter server does not respond, or has restarted without variables."""
