@@ -53,9 +53,9 @@ def main() -> int:
                 if not request:
                     return 0
                 output, code = descriptors
-                task = os.fork()
+                server, task = os.getpid(), os.fork()
                 if not task:
-                    _become(request, output, [launcher.fileno(), woken, wake, code, *codes.values()])
+                    _become(request, output, [launcher.fileno(), woken, wake, code, *codes.values()], server)
                 os.close(output)
                 codes[task] = code
                 launcher.sendall(b"%d\n" % task)
@@ -85,14 +85,23 @@ def _report(codes: dict[int, int]) -> None:
         os.close(pipe)
 
 
-def _become(request: dict[str, Any], output: int, others: Sequence[int]) -> NoReturn:
-    """Be the task, `python -m trainer WORDS…` in a session, with an output and an environment of its own."""
+def _become(request: dict[str, Any], output: int, others: Sequence[int], server: int) -> NoReturn:
+    """Be the task, `python -m trainer WORDS…` in a session, with an output and an environment of its own.
+
+    Args:
+        request: What the launcher wants.
+        output: The descriptor of the output.
+        others: The server's other descriptors.
+        server: The server's process id.
+    """
     code: object = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         die_with_parent(request["name"])
+        if os.getppid() != server:  # it has died before that
+            sys.exit(128 + signal.SIGTERM)
         for standard in (sys.stdout, sys.stderr):
             os.dup2(output, standard.fileno())
         for each in (output, *others):
