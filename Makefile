@@ -10,7 +10,7 @@ ROW_OPS := $(VENV)/.row-ops-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images package-model push-images release test-images lint format benchmark benchmark-kubernetes faults goodput scale soak pictures test-readme lock clean
+	build-images package-model push-images release test-images lint format benchmark benchmark-kubernetes goodput scale soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -217,10 +217,7 @@ benchmark-kubernetes: $(SETUP) chart-tools ## compare rates inside and outside t
 FAULTS_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m
 FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
 FAULTS_CHOICE = $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
-faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
-	$(FAULTS_WITH) benchmarks.faults $(FAULTS_CHOICE)
-
-goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='allreduce 15'; SHORT=1: ten minutes; AGAIN=1)
+goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='allreduce 15'; SHORT=1: ten minutes; AGAIN=1; in the cluster in KUBECONFIG too, if it is set)
 	$(FAULTS_WITH) benchmarks.faults.goodput $(FAULTS_CHOICE)
 
 scale: WORKERS ?= 1000

@@ -7,10 +7,13 @@ launcher, or the supervisor of a release.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from benchmarks.faults.workload import Workload
 
+Place = Literal["processes", "cluster"]
+"""Where a run is: by `trainer launch`, or a release in the throw-away cluster."""
+PLACES: tuple[Place, ...] = ("processes", "cluster")
 SUPERVISOR, TENSORBOARD = "supervisor", "tensorboard"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.faults.plan import PLACES, Place
+from benchmarks.faults.cluster import PLACES, Place
 from benchmarks.faults.points import INTERVALS, MODES_AND_TABLES, Outcome, Struck, Training
 from benchmarks.report import insert, row
 from benchmarks.results import measured_on
@@ -77,7 +77,8 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 def _curves(outcomes: Iterable[Outcome]) -> dict[tuple[Place, Training], dict[int, Outcome]]:
     """By place and mode: what was measured at each interval, in their order."""
-    known = {(each.point.place, each.point.mode, each.point.interval): each for each in outcomes}
+    usual = [each for each in outcomes if not each.point.is_rare]
+    known = {(each.point.place, each.point.mode, each.point.interval): each for each in usual}
     found: dict[tuple[Place, Training], dict[int, Outcome]] = {}
     for place in PLACES:
         for mode in MODES_AND_TABLES:
@@ -101,7 +102,7 @@ def _by_kind(outcomes: Iterable[Outcome]) -> dict[tuple[str, ...], list[Struck]]
     found: dict[tuple[str, ...], list[Struck]] = {}
     for outcome in outcomes:
         for each in outcome.struck:
-            found.setdefault((outcome.point.place, outcome.point.mode, each.fault, each.task), []).append(each)
+            found.setdefault((outcome.point.place, outcome.point.mode, each.fault, each.hits), []).append(each)
     return found
 
 
@@ -110,7 +111,7 @@ def _cost(struck: Sequence[Struck]) -> list[str]:
     return [
         str(len(struck)),
         f"{statistics.median(each.pause for each in struck):.1f} s",
-        f"{statistics.median(backs):.1f} s" if backs else "never",
+        f"{statistics.median(backs):.1f} s" if backs else "–",
         f"{statistics.median(each.lost for each in struck):.0f}",
         f"{statistics.median(each.seconds for each in struck):.1f} "
         f"({min(each.seconds for each in struck):.1f}–{max(each.seconds for each in struck):.1f})",

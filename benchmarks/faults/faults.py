@@ -5,7 +5,6 @@ A fault is a context manager: entering injects it, leaving undoes what lasts. Wh
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -137,18 +136,6 @@ def _fill_volume(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _make_read_only(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
-    """Mount the training directory over itself, read-only, and unmount it."""
-    folder = str(cluster.directory)
-    for words in (["--bind", folder, folder], ["--options", "remount,bind,ro", folder]):
-        subprocess.run(["mount", *words], check=True, capture_output=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True, capture_output=True)
-
-
-@contextmanager
 def _stop_dns(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
     with _without_program(node.DNS):
         yield
@@ -222,18 +209,13 @@ def _release(cluster: Cluster) -> Release:
 KILL = Fault("kill -9", _kill, replaces=True)
 TERMINATE = Fault("SIGTERM, with its grace period", _terminate, replaces=True)
 DELETE = Fault("deleted by force", _delete_by_force, replaces=True)
-STOP = Fault("stopped (SIGSTOP) for 60 s", _stop, 60)
-CUT_OFF = Fault("cut off from the network for 60 s", _cut_off, 60)
+STOP = Fault("stopped (SIGSTOP) for 30 s", _stop, 30)
+CUT_OFF = Fault("cut off from the network for 30 s", _cut_off, 30)
 CUT_CHECKPOINT = Fault("newest checkpoint cut short, then kill -9", _cut_checkpoint, replaces=True, damages=True)
 KILL_IN_SAVE = Fault("kill -9 within a save", _kill_in_save, replaces=True)
 FULL = Fault("volume full for 30 s", _fill_volume, 30, says="space|full|written again")
-READ_ONLY = Fault(
-    "volume read-only for 30 s, then remounted", _make_read_only, 30, says="[Rr]ead-only|cannot be (saved|written)"
-)
-NO_DNS = Fault("DNS away for 60 s", _stop_dns, 60)
-NO_DNS_KILL = Fault("DNS away for 60 s, and kill -9", _with_kill(_stop_dns), 60, replaces=True)
-NO_API_SERVER = Fault("API server away for 60 s", _stop_api_server, 60)
-NO_API_SERVER_KILL = Fault("API server away for 60 s, and kill -9", _with_kill(_stop_api_server), 60, replaces=True)
+NO_DNS_KILL = Fault("DNS away for 30 s, and kill -9", _with_kill(_stop_dns), 30, replaces=True)
+NO_API_SERVER_KILL = Fault("API server away for 30 s, and kill -9", _with_kill(_stop_api_server), 30, replaces=True)
 KUBELET = Fault("kubelet restarted", _restart_kubelet, 2)
 NODE = Fault("node stopped and started", _restart_node, 5, replaces=True)
 NODE_LOST = Fault(

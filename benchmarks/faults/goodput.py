@@ -2,12 +2,14 @@
 
     python -m benchmarks.faults.goodput                           the points without a result; then docs/faults.md
     python -m benchmarks.faults.goodput --short                   one point of each curve, in ten minutes
-    python -m benchmarks.faults.goodput --only allreduce 15       the points whose names have all of these parts
+    python -m benchmarks.faults.goodput --only allreduce 15       the points whose names have all of these words
     python -m benchmarks.faults.goodput --render                  write docs/faults.md from the results so far
 
 A point is a run in a mode with a fault of each kind in turn, one each so many seconds. Its goodput is that of the time
 from the first fault to the last interval's end, by the run's own account (`goodput_seconds` in result.json): the start
-and the end of a run do not depend on faults. Points of the place `cluster` are runs in the throw-away cluster.
+and the end of a run do not depend on faults. Points of the place `cluster` are runs in the throw-away cluster of
+`make cluster-up` on this machine: they need root, helm and kubectl. Those of rare faults disturb that cluster as a
+whole, and start a second node in it. Each outcome goes to benchmarks/results at once: Ctrl-C loses only one run.
 """
 
 import argparse
@@ -25,9 +27,10 @@ from pathlib import Path
 import trainer
 from benchmarks.faults import curve
 from benchmarks.faults.cluster import Cluster, FaultError
+from benchmarks.faults.faults import FULL
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.points import INTERVALS, Outcome, Point, Struck, points
-from benchmarks.faults.run import disturb, keep_logs, start, wait_for_training
+from benchmarks.faults.run import disturb, keep_logs, small_volume, start, wait_for_training
 from benchmarks.results import FOLDER
 from hack.cluster.paths import KUBECONFIG
 from hack.cluster.waiting import until
@@ -43,7 +46,7 @@ PHASE_SECONDS = 4.0
 def main() -> int:
     """Measure; returns 0, 1 if a run did not do what it must, or 130 after Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts of the names of the points")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="words of the names of the points")
     parser.add_argument(
         "--short", action="store_true", help="one point of each curve of processes; keep docs/faults.md"
     )
@@ -51,9 +54,9 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="write docs/faults.md from the results so far")
     parser.add_argument("--image_tag", default=trainer.__version__, help="tag of the images on the cluster's node")
     arguments = parser.parse_args()
-    chosen = [point for point in points() if all(part in point.name for part in arguments.only)]
+    chosen = [point for point in points() if set(point.name.split()).issuperset(arguments.only)]
     if arguments.short:
-        chosen = [point for point in chosen if point.place == "processes" and point.interval == min(INTERVALS)]
+        chosen = [each for each in chosen if each.place == "processes" and each.interval == min(INTERVALS)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         most = 1 if arguments.short else max(INTERVALS.values())
@@ -109,9 +112,11 @@ def strike(point: Point, tag: str, most: int) -> Outcome:
     """
     struck: list[Struck] = []
     problems: list[str] = []
-    rounds, choice = min(most, INTERVALS[point.interval]), random.Random(0)  # noqa: S311
+    choice = random.Random(0)  # noqa: S311
+    needs_volume = any(fault is FULL for fault, _ in point.kinds)
     with (
         tempfile.TemporaryDirectory() as folder,
+        small_volume(Path(folder, "run")) if needs_volume else contextlib.nullcontext(),
         contextlib.closing(start(point.place, point.workload, Path(folder), tag)) as cluster,
         Observation(cluster) as seen,
     ):
@@ -119,18 +124,19 @@ def strike(point: Point, tag: str, most: int) -> Outcome:
         until(lambda: bool(seen.saved), RECORD_SECONDS)
         first = before = record(cluster)
         due = time.monotonic()
-        for fault, targets in point.kinds * rounds:
-            due += point.interval
+        for fault, targets in point.kinds * min(most, point.rounds):
+            due = max(due + point.interval, time.monotonic())
             time.sleep(choice.uniform(0, PHASE_SECONDS))
             cost = disturb(cluster, seen, fault, targets)
             time.sleep(max(0.0, due - time.monotonic()))
             after = record(cluster)
             spent = between(before.seconds, after.seconds)
             wasted = spent.total - spent.training
-            struck.append(Struck(fault.name, targets[0], cost.pause, cost.back, cost.lost, wasted))
-            problems += [f"{fault.name} of {targets[0]}: {problem}" for problem in cost.problems]
+            hits = "all tasks" if targets == point.workload.tasks else ", ".join(targets) or "–"
+            struck.append(Struck(fault.name, hits, cost.pause, cost.back, cost.lost, wasted))
+            problems += [f"{fault.name} of {hits}: {problem}" for problem in cost.problems]
             back = "never back" if cost.back is None else f"back after {cost.back:.1f} s"
-            what = f"{fault.name}: {targets[0]}: {back}, {cost.lost} steps taken again, {wasted:.1f} s lost"
+            what = f"{fault.name}: {hits}: {back}, {cost.lost} steps taken again, {wasted:.1f} s lost"
             print(f"  {what}", flush=True)
             before = after
         if problems:

@@ -26,7 +26,7 @@ class Cost:
     pause: float
     """The longest time after the fault in which no replica logged progress, in seconds. They log it once a second."""
     back: float | None
-    """Seconds from the fault to the next step of the lost task, or of all replicas if it takes no steps."""
+    """Seconds from the fault to the next step of the lost task, or of all replicas if it takes no steps or is none."""
     back_after_end: float | None
     """The same from the end of a fault that lasts."""
     lost: int
@@ -37,9 +37,10 @@ class Cost:
 
 
 def cost(seen: Record, workload: Workload, fault: Fault, targets: Sequence[str], began: float, ended: float) -> Cost:
-    """Measure a fault that began and ended at these times, in seconds since 1970."""
+    """Measure a fault of these tasks, or of what they run on, that began and ended at these times since 1970."""
     samples, lines = sorted(seen.samples, key=lambda each: each.time), seen.lines
-    backs = [_back(samples, lines, workload, fault, target, began, ended) for target in targets]
+    hit = targets or workload.replicas
+    backs = [_back(samples, lines, workload, fault, target, began, ended) for target in hit]
     known = [back for back in backs if back is not None]
     back = max(known) if known and len(known) == len(backs) else None
     restored = [each for each in seen.restored if each.time > began]

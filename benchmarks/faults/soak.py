@@ -26,11 +26,10 @@ import psutil
 
 import trainer
 from benchmarks.faults import faults
-from benchmarks.faults.cluster import SUPERVISOR, Cluster, FaultError
+from benchmarks.faults.cluster import PLACES, SUPERVISOR, Cluster, FaultError, Place
 from benchmarks.faults.faults import Fault
 from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
-from benchmarks.faults.plan import PLACES, Place
 from benchmarks.faults.run import HUNG_SECONDS, disturb, keep_logs, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import BATCH, MODES, Workload
 from benchmarks.report import row

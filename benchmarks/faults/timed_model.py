@@ -1,6 +1,6 @@
 """The network `mlp` with steps of a fixed length, so that a run's rate does not depend on the machine's load.
 
-A run of the matrix needs steps that last, as a large model's do, and cores that are free for what recovers. So each
+A run under faults needs steps that last, as a large model's do, and cores that are free for what recovers. So each
 step sleeps until STEP_SECONDS have passed since the previous one. It reads its parameters first, so that the steps of
 an execution sleep one after the other. After SIGUSR1 a replica's steps no longer sleep, so that a run ends soon.
 """

@@ -1,4 +1,4 @@
-"""What a run of the fault matrix trains: the tasks, the mode, and how long."""
+"""What a run under faults trains: the tasks, the mode, and how long."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,6 @@ BATCH = 10
 STEP_SECONDS = 0.025
 """How long each step of the model takes, unless the machine is slower."""
 SAVE_SECONDS = 10
-START_SECONDS = 10
-"""How long a run trains before the fault; at least one checkpoint is saved by then."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,6 @@ class Workload:
     workers: int = 2
     chief: bool = False
     evaluator: bool = False
-    backups: int = 0
-    """How many replicas a synchronous step can do without."""
     nodes: int = 1
     """Nodes of the cluster. With two, the chief is on the second one while that responds."""
     seconds: int = 45
@@ -92,13 +88,10 @@ class Workload:
         length: dict[str, Any] = {"train_steps": self.steps}
         if self.epochs:
             length = {"epochs": self.epochs, "batch_size": BATCH, "staleness_aware": False}
-        settings = {**length, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
-        if self.backups:
-            settings["replicas_to_aggregate"] = len(self.replicas) - self.backups
-        return settings
+        return {**length, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
 
     def __str__(self) -> str:
         parts = [f"{self.ps} ps" if self.ps else "", "chief" if self.chief else ""]
         parts += [f"{self.workers} worker{'s' * (self.workers > 1)}", "evaluator" if self.evaluator else ""]
-        parts += [f"{self.backups} of them a backup" if self.backups else "", "2 nodes" if self.nodes > 1 else ""]
+        parts += ["2 nodes" if self.nodes > 1 else ""]
         return ", ".join(part for part in parts if part)

@@ -1,5 +1,6 @@
-"""The cases of `make faults` that other tests do not have, and a soak: the run goes on, and nothing is lost."""
+"""Faults of `make goodput` that other tests do not have, and a soak: the run goes on, and nothing is lost."""
 
+import contextlib
 import dataclasses
 import subprocess
 import sys
@@ -9,14 +10,15 @@ import pytest
 
 from benchmarks.faults import faults
 from benchmarks.faults.faults import Fault
-from benchmarks.faults.plan import Case
-from benchmarks.faults.run import run
+from benchmarks.faults.observation import Observation
+from benchmarks.faults.run import disturb, hurry_to_end, small_volume, start, wait_for_training
 from benchmarks.faults.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 STOP = dataclasses.replace(faults.STOP, seconds=8)
+FULL = dataclasses.replace(faults.FULL, seconds=12)  # summaries are written every 5 s
 SERVERS_AND_CHIEF = ("ps-0", "ps-1", "chief-0")
-SECONDS = 15
+SECONDS = 60
 
 
 @pytest.mark.long  # the soak and `make e2e` have these kinds of faults too
@@ -48,27 +50,29 @@ SECONDS = 15
             id="all tasks killed, all-reduce",
         ),
         pytest.param(
-            Workload("asynchronous", ps=1, workers=2, evaluator=True, seconds=30),
+            Workload("asynchronous", ps=1, workers=2, evaluator=True, seconds=SECONDS),
             faults.TERMINATE,
             ("ps-0", "evaluator-0"),
             id="ps and evaluator terminated, asynchronous",
         ),
+        pytest.param(Workload("asynchronous", seconds=SECONDS), FULL, (), id="volume full, asynchronous"),
     ],
 )
-def test_a_run_goes_on_after_a_fault(workload: Workload, fault: Fault, targets: tuple[str, ...]) -> None:
-    row = run(Case("processes", workload, fault, targets), tag="")
-    assert not row.problems, row
-    assert row.accuracy is not None
-    assert row.accuracy > 0.95
-    assert row.cost is not None
-    assert row.cost.back is not None, row
-
-
-@pytest.mark.long
-def test_a_run_goes_on_while_its_volume_is_full() -> None:
-    fault = dataclasses.replace(faults.FULL, seconds=12)  # summaries are written every 5 s
-    row = run(Case("processes", Workload("asynchronous", seconds=25), fault, volume=True), tag="")
-    assert not row.problems, row
+def test_a_run_goes_on_after_a_fault(
+    tmp_path: Path, workload: Workload, fault: Fault, targets: tuple[str, ...]
+) -> None:
+    with (
+        small_volume(tmp_path / "run") if fault is FULL else contextlib.nullcontext(),
+        contextlib.closing(start("processes", workload, tmp_path)) as cluster,
+        Observation(cluster) as seen,
+    ):
+        wait_for_training(cluster, seen)
+        cost = disturb(cluster, seen, fault, targets)
+        result = hurry_to_end(cluster, seen)
+    assert not cost.problems, cost
+    assert cost.back is not None, cost
+    assert result["global_step"] >= workload.steps
+    assert result["test_accuracy"] > 0.95
 
 
 @pytest.mark.timeout(900)
