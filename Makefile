@@ -229,8 +229,8 @@ scale: $(SETUP) ## install a run on simulated nodes, and print what it costs (WO
 soak: MINUTES ?= 30
 SEED ?= 0
 MODE ?= asynchronous
-soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; in the cluster in KUBECONFIG, if it is set)
-	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
+soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; HOURS=8: one fault a minute, and docs/faults.md; in the cluster in KUBECONFIG, if it is set)
+	$(FAULTS_WITH) benchmarks.faults.soak $(if $(HOURS),--hours $(HOURS),--minutes $(MINUTES)) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
 
 test-readme: $(SETUP) engine ## run README's first commands on an empty Debian, in a container (minutes)

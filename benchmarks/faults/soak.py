@@ -2,11 +2,13 @@
 
     python -m benchmarks.faults.soak --minutes 30 --seed 1                       processes on this machine
     python -m benchmarks.faults.soak --minutes 30 --seed 1 --place cluster       a release in the throw-away cluster
+    python -m benchmarks.faults.soak --hours 8                                   a fault each minute; docs/faults.md
 
 After each fault it waits until every replica steps again. The parameters of the run are its ledger: how often each
 example was taken (`ledger_model.py`). It ends with code 1 if no fault was injected, something hung, a step fell below a
 saved checkpoint, the run failed, an example was skipped, more were taken again than the open leases of what was lost,
-or the memory of a task grew.
+or the memory of a task grew. A long soak spares the first task of each role, whose memory, files and threads must not
+grow after the first hour, and writes its curves into docs/faults.md.
 """
 
 import argparse
@@ -22,14 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import trainer
-from benchmarks.faults import faults
-from benchmarks.faults.cluster import PLACES, SUPERVISOR, Cluster, FaultError, Place
+from benchmarks.faults import faults, soak_page
+from benchmarks.faults.cluster import PLACES, Cluster, FaultError, Place
 from benchmarks.faults.faults import Fault
 from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
+from benchmarks.faults.resources import Held, growth, look, survivors, written
 from benchmarks.faults.run import HUNG_SECONDS, disturb, keep_logs, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import BATCH, MODES, Workload
 from benchmarks.report import row
@@ -41,24 +42,29 @@ FAULTS: dict[Place, tuple[Fault, ...]] = {
     "processes": (faults.KILL, faults.KILL, faults.TERMINATE, STOP, faults.CUT_CHECKPOINT),
     "cluster": (faults.KILL, faults.DELETE, faults.TERMINATE, STOP, CUT_OFF),
 }
-PAUSE_SECONDS = (3.0, 12.0)
+PAUSE_SECONDS, LONG_PAUSE_SECONDS = (3.0, 12.0), (50.0, 60.0)
 """The range of random pauses between a recovery and the next fault."""
 LAST_SHARE = 0.9
 """No fault is injected in the last tenth of the steps."""
-SETTLED_SECONDS = 20.0
-"""The memory of a process is read when it is older than this."""
 EPOCHS = 3
 GROWTH_FACTOR, GROWTH_MIB = 1.15, 48.0
 """How much larger the memory of a kind of task may be at the end than at the begin, by factor and in addition."""
+SETTLING_SECONDS = 3600.0
+"""A long soak looks at growth after this time."""
+MOST_AN_HOUR = {"memory": 1.0, "files": 1.0, "threads": 1.0}
+"""How much the tasks that a long soak spares may grow in an hour after that: MiB, and numbers."""
 
 
 @dataclass
 class Soak:
     """What a soak has seen so far."""
 
+    spared: Sequence[str] = ()
+    """The tasks that no fault hits."""
     costs: list[tuple[Fault, Sequence[str], Cost]] = field(default_factory=list)
-    memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Of each role: samples of a time and the resident memory in MiB."""
+    held: list[Held] = field(default_factory=list)
+    written: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """Times, and the MiB in each folder of the training directory."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -69,23 +75,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default: 0)")
     parser.add_argument("--mode", choices=MODES, default="asynchronous", help="how replicas train")
     parser.add_argument("--place", choices=PLACES, default="processes", help="where the run is")
+    parser.add_argument("--hours", type=float, help="a long soak: a fault each minute, curves in docs/faults.md")
     parser.add_argument("--image_tag", default=trainer.__version__, help="tag of the images on the cluster's node")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     servers = 0 if arguments.mode == "allreduce" else 2
-    seconds = round(60 * arguments.minutes)
+    minutes = arguments.minutes if arguments.hours is None else 60 * arguments.hours
+    seconds = round(60 * minutes)
     workload = Workload(arguments.mode, servers, chief=True, evaluator=True, seconds=seconds, epochs=EPOCHS)
-    print(f"soak of {arguments.minutes:g} min with seed {arguments.seed}: {workload.mode}, {workload}", flush=True)
+    print(f"soak of {minutes:g} min with seed {arguments.seed}: {workload.mode}, {workload}", flush=True)
     try:
-        return soak(workload, arguments.place, random.Random(arguments.seed), arguments.image_tag)  # noqa: S311
+        choice = random.Random(arguments.seed)  # noqa: S311
+        found = soak(workload, arguments.place, choice, arguments.image_tag, is_long=arguments.hours is not None)
     except FaultError as error:
         print(f"the soak did not start: {error}", file=sys.stderr)
         return 1
+    return 1 if found.problems else 0
 
 
-def soak(workload: Workload, place: Place, choice: random.Random, tag: str) -> int:
-    """Train under random faults to the end of the run, and print the table; returns 0 if all went well, else 1."""
-    found = Soak()
+def soak(workload: Workload, place: Place, choice: random.Random, tag: str, *, is_long: bool) -> Soak:
+    """Train under random faults to the end of the run, and print the table; returns what was seen."""
+    firsts = {task.rpartition("-")[0]: task for task in reversed(workload.tasks)} if is_long else {}
+    found = Soak([task for role, task in firsts.items() if f"{role}-1" in workload.tasks or role == "chief"])
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.closing(start(place, workload, Path(folder), tag)) as cluster,
@@ -96,33 +107,26 @@ def soak(workload: Workload, place: Place, choice: random.Random, tag: str) -> i
             while time.monotonic() < deadline and seen.step < LAST_SHARE * workload.steps and not found.problems:
                 if cluster.exit_code() is not None:
                     break
-                _pause(cluster, found, choice.uniform(*PAUSE_SECONDS))
+                time.sleep(choice.uniform(*(LONG_PAUSE_SECONDS if is_long else PAUSE_SECONDS)))
+                found.held += look(cluster)
+                found.written.append((time.time(), written(cluster.directory)))
                 _disturb(cluster, seen, found, choice, place)
             _end(cluster, seen, found)
             if found.problems:
                 keep_logs(f"soak {place} {workload.mode}", seen)
-        print(f"\n{table(found, seen, cluster)}")
-    return 1 if found.problems else 0
-
-
-def _pause(cluster: Cluster, found: Soak, seconds: float) -> None:
-    """Wait, and sample the memory of all tasks."""
-    time.sleep(seconds)
-    now = time.time()
-    for task in [*cluster.workload.tasks, SUPERVISOR]:
-        for number in cluster.processes(task):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(number)
-                if now - process.create_time() > SETTLED_SECONDS:
-                    samples = found.memory.setdefault(task.rpartition("-")[0] or task, [])
-                    samples.append((now, process.memory_info().rss / 2**20))
+        text = table(found, seen, cluster)
+        print(f"\n{text}")
+    if is_long:
+        soak_page.publish(found.held, text)
+    return found
 
 
 def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Random, place: Place) -> None:
     """Inject a random fault into one or two tasks, and wait until every replica steps again."""
     workload = cluster.workload
-    fault = choice.choice(FAULTS[place])
-    targets = sorted(choice.sample(workload.tasks, choice.choice((1, 1, 2))))
+    fault = choice.choice([each for each in FAULTS[place] if not (each.damages and found.spared)])
+    hit = [task for task in workload.tasks if task not in found.spared]
+    targets = sorted(choice.sample(hit, choice.choice((1, 1, 2))))
     if fault.damages:
         targets = [*workload.servers, workload.leader]
     try:
@@ -160,6 +164,21 @@ def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     for role, (begin, end) in _begin_and_end(found).items():
         if end > GROWTH_FACTOR * begin + GROWTH_MIB:
             found.problems.append(f"the memory of {role} grew from {begin:.0f} to {end:.0f} MiB")
+    for task, name, grown in _growth(found):
+        if grown > MOST_AN_HOUR[name]:
+            found.problems.append(f"the {name} of {task} grow by {grown:.1f} an hour")
+
+
+def _growth(found: Soak) -> list[tuple[str, str, float]]:
+    """Of each process that has lived since the first hour: its task, what it holds, and its growth in an hour."""
+    if not found.spared or not found.held:
+        return []
+    alive = survivors(found.held, found.held[0].time + SETTLING_SECONDS)
+    return [
+        (task, name, growth((each.time, getattr(each, name)) for each in samples))
+        for task, samples in alive.items()
+        for name in MOST_AN_HOUR
+    ]
 
 
 def _ledger(result: Mapping[str, Any], workload: Workload) -> tuple[int, int]:
@@ -176,12 +195,14 @@ def _may_repeat(found: Soak, seen: Observation, workload: Workload) -> int:
 
 def _begin_and_end(found: Soak) -> dict[str, tuple[float, float]]:
     """The median memory of each role in the first and the last third of its samples, in MiB."""
-    both = {}
-    for role, samples in found.memory.items():
-        values = [memory for _, memory in samples]
-        third = max(1, len(values) // 3)
-        both[role] = (statistics.median(values[:third]), statistics.median(values[-third:]))
-    return both
+    by_role: dict[str, list[float]] = {}
+    for each in found.held:
+        by_role.setdefault(each.task.rpartition("-")[0] or each.task, []).append(each.memory)
+    thirds = {role: max(1, len(values) // 3) for role, values in by_role.items()}
+    return {
+        role: (statistics.median(values[: thirds[role]]), statistics.median(values[-thirds[role] :]))
+        for role, values in by_role.items()
+    }
 
 
 def table(found: Soak, seen: Observation, cluster: Cluster) -> str:
@@ -195,6 +216,14 @@ def table(found: Soak, seen: Observation, cluster: Cluster) -> str:
         lines.append(row([name, len(mine), len(backs), f"{pause:.1f}", f"{back:.1f}", sum(each.lost for each in mine)]))
     lines += ["", row(["memory of", "begin, MiB", "end, MiB"]), row(["---"] * 3)]
     lines += [row([role, f"{begin:.0f}", f"{end:.0f}"]) for role, (begin, end) in _begin_and_end(found).items()]
+    if grown := _growth(found):
+        lines += ["", row(["task", "holds", "more in an hour"]), row(["---"] * 3)]
+        lines += [row([task, name, f"{more:+.2f}{' MiB' if name == 'memory' else ''}"]) for task, name, more in grown]
+    if found.spared and len(found.written) > 1:
+        lines += ["", row(["written to", "MiB", "more in an hour"]), row(["---"] * 3)]
+        for name, size in found.written[-1][1].items():
+            more = growth((moment, sizes.get(name, 0.0)) for moment, sizes in found.written)
+            lines.append(row([name, f"{size:.1f}", f"{more:+.1f}"]))
     result, workload = cluster.result(), cluster.workload
     skipped, repeated = _ledger(result, workload)
     lines += ["", f"{workload.examples:,} examples, {EPOCHS} epochs, {result.get('global_step')} global steps: "]
