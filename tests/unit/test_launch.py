@@ -16,7 +16,7 @@ import yaml
 from trainer import config
 from trainer.cluster.spec import ClassicFlags, Task, resolve
 from trainer.config import Settings
-from trainer.errors import ConfigurationError
+from trainer.errors import EXIT_AGAIN, ConfigurationError
 from trainer.launcher import log_volume
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
@@ -213,6 +213,20 @@ if not tried.exists():
     display = Recorder()
     assert run_processes([process(program)], 1, display) is None
     assert display.states == ["worker 1: starting again (SIGKILL)", "worker 1: done"]
+
+
+def test_a_task_that_asks_to_be_started_again_has_no_restart(process: Callable[..., Process], tmp_path: Path) -> None:
+    program = f"""
+import pathlib, sys
+tried = pathlib.Path({str(tmp_path / "tried")!r})
+if not tried.exists():
+    tried.touch()
+    sys.exit({EXIT_AGAIN})
+"""
+    display = Recorder()
+    made = process(program)
+    assert run_processes([made], 0, display) is None
+    assert (made.restarts, display.states) == (0, ["worker 1: done"])
 
 
 def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., Process]) -> None:
