@@ -23,6 +23,7 @@ from tests.processes.trainers import (
     wait_until,
 )
 from trainer.telemetry.goodput import describe, read
+from trainer.telemetry.progress import parse
 
 RESULT_KEYS = {
     "global_step",
@@ -208,6 +209,23 @@ def test_a_parameter_server_that_is_told_to_end_loses_no_step(trainer: Trainer, 
     restored = re.findall(r"restored run/model.ckpt-(\d+)", log.read_text())
     assert len(restored) == 1
     assert int(restored[0]) >= reached
+
+
+def test_servers_that_are_left_keep_their_part_of_an_asynchronous_run(trainer: Trainer) -> None:
+    words = ["--ps", "2", "--workers", "2", "--train_steps", "1000", "--train_dir", "run", "--model", str(TIMED)]
+    launcher = trainer.start("launch", *words, "--sync_replicas=false", STEP_SECONDS="0.01")
+    log = trainer.folder / "run" / "logs" / "worker-0.log"
+    wait_until((trainer.folder / "run" / "checkpoint").exists)
+    trainer.task("ps", 1).kill()
+    output, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, output
+    lines = log.read_text().splitlines()
+    assert any("ps 1 restored from run/model.ckpt-" in line for line in lines), output
+    steps = [found.step for line in lines if (found := parse(line))]
+    assert steps == sorted(steps), "a step was taken again"
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert result["goodput_seconds"]["again"] == 0
+    assert result["test_accuracy"] > 0.95
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -107,6 +107,23 @@ class CheckpointManager:
         """Start to read the tables, which snapshots need, beside training."""
         if not self._tables.has_bases and not self._writing.is_busy:
             self._writing.start(lambda: self._in_thread(self._read_tables))
+
+    def restore_lost(self, lost: Sequence[int]) -> bool:
+        """Restore these shards alone from the newest checkpoint that can be read; return False if none can.
+
+        The others keep what they have, and the run its global step.
+        """
+        step, names = self._global_step(), ", ".join(map(str, lost))
+        for path in restore.newest_first(self._directory, self.checkpoints):
+            try:
+                self._saver.restore_lost(self._session, path, lost, step)
+            except UNREADABLE as error:
+                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
+                continue
+            path = self._directory.public(path)
+            logger.info(f"ps {names} restored from {path}; the others keep what they have, and the run goes on")
+            return True
+        return False
 
     def restore_newest(self) -> bool:
         """Restore every variable from the newest checkpoint that can be read; return False if there is none.

@@ -151,7 +151,8 @@ class Saver:
         trainable = layout.of_trainable
         self._names = [*layout.shapes, *(name + suffix for suffix in self._slots for name in trainable.shapes)]
         """The names of the arrays of a checkpoint but for tables, after the global step."""
-        self._restore = self._add_restore()
+        self._restore_of = self._add_restore()
+        self._restore = tf.group(*self._restore_of)
         accepted_from = [shard.accepted_from for shard in shards if shard.accepted_from is not None]
         self._refuse = tf.group(*[each.assign(tf.int64.max, read_value=False) for each in accepted_from])
         """Op that makes the shards drop all gradients."""
@@ -200,13 +201,30 @@ class Saver:
         """
         stored = self._read_arrays(path)
         course = course_of(stored)
-        lost = self.tables.find_lost(session)
-        self.tables.create(session, lost)
-        self.tables.restore(session, stored, lost)
+        lost = self._restore_tables(session, stored)
         session.run(self._restore)
         self._restored, self.course = [], course
         self.more = {name: stored.whole(name) for name in OF_ANY_SIZE if name in stored.names}
         return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
+
+    def restore_lost(self, session: Session, path: str, lost: Sequence[int], step: int) -> None:
+        """Restore these shards alone from a checkpoint, in a run that goes on at this global step (Maeng et al., 2021).
+
+        Raises:
+            tf.errors.OpError, ValueError: the checkpoint cannot be read.
+        """
+        stored = self._read_arrays(path)
+        self._restore_tables(session, stored)
+        self._restored = [np.array(step, np.int64), *self._restored[1:]]
+        session.run([self._restore_of[number] for number in lost])
+        self._restored = []
+
+    def _restore_tables(self, session: Session, stored: StoredArrays) -> Sequence[int]:
+        """Restore the parts of tables that servers lack; return the numbers of these servers."""
+        lost = self.tables.find_lost(session)
+        self.tables.create(session, lost)
+        self.tables.restore(session, stored, lost)
+        return lost
 
     def differences(self, path: str) -> list[str]:
         """What the arrays of a checkpoint have that those of the model lack, and the reverse, in words."""
@@ -309,20 +327,20 @@ class Saver:
         with tf.control_dependencies(cleared):
             self._fetch = [tf.identity(value) for value in here]
 
-    def _add_restore(self) -> Operation:
-        """Add an op that restores all shards."""
+    def _add_restore(self) -> list[Operation]:
+        """Add an op for each shard that restores it."""
         assigned, step = self._add_assignments()
-        for shard in self._shards:
-            assigned.append(shard.updates.assign(step, read_value=False))
+        for shard, own in zip(self._shards, assigned, strict=True):
+            own.append(shard.updates.assign(step, read_value=False))
             if shard.accepted_from is not None:
-                assigned.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
-        return tf.group(*assigned)
+                own.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
+        return [tf.group(*own) for own in assigned]
 
     def _add_roll_back(self) -> Tensor:
         """Add a tensor that rolls all shards back and is the resulting global step."""
         accepted_from = [shard.accepted_from for shard in self._shards if shard.accepted_from is not None]
         assigned, _ = self._add_assignments()
-        with tf.control_dependencies(assigned):
+        with tf.control_dependencies([each for own in assigned for each in own]):
             step = tf.identity(self._step)
             if accepted_from:
                 counts = tf.stack([shard.updates.read_value() for shard in self._shards])
@@ -333,8 +351,8 @@ class Saver:
         with tf.control_dependencies([*counted, *accepted]):
             return tf.identity(step)
 
-    def _add_assignments(self) -> tuple[list[Operation], Tensor]:
-        """Add ops that assign the restored arrays to all vectors; return these ops and the restored global step."""
+    def _add_assignments(self) -> tuple[list[list[Operation]], Tensor]:
+        """Add ops that assign the restored arrays to the vectors; return those of each shard, and the global step."""
         trainable = self._layout.of_trainable
         types = [tf.int64, *[tf.float32] * len(self._names)]
         step, *arrays = tf.numpy_function(lambda: self._restored, [], types)
@@ -342,10 +360,11 @@ class Saver:
         assigned = []
         for shard, vector in zip(self._shards, _pack(self._layout, restored, ""), strict=True):
             parts = zip(shard.parameters, shard.split(vector), strict=True)
-            assigned += [each.assign(value, read_value=False) for each, value in parts]
+            assigned.append([each.assign(value, read_value=False) for each, value in parts])
         for suffix, variables in self._slots.items():
-            values = _pack(trainable, restored, suffix)
-            assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
+            values = zip(variables, _pack(trainable, restored, suffix), strict=True)
+            for own, (variable, value) in zip(assigned, values, strict=True):
+                own.append(variable.assign(value, read_value=False))
         return assigned, tf.reshape(step, [])
 
 

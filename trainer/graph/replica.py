@@ -75,6 +75,8 @@ class Replica:
     """int64 scalar: the current global step."""
     is_ready: Tensor
     """bool scalar: all variables are initialized and the chief has marked the run ready."""
+    are_ready: Tensor
+    """bool [shards]: the same for each shard. The first one's device also has what is not sharded."""
     is_initialized: Tensor
     """bool scalar: all variables are initialized."""
     initialize: Operation
@@ -215,19 +217,23 @@ def build(
         if leases:
             replication = _add_reports(replication, leases)
         with tf1.device(at.host):
-            values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
-            values += [course.variable] if is_over is None else [course.variable, is_over]
-            values += [totals.vector] if totals else []
-            values += [gate.variable] if gate else []
-            values += leases.variables if leases else []
-            are_initialized = [tf1.is_variable_initialized(value) for value in values]
+            more = [course.variable] if is_over is None else [course.variable, is_over]
+            more += [totals.vector] if totals else []
+            more += [gate.variable] if gate else []
+            more += leases.variables if leases else []
+            values = [variable for shard in shards for variable in shard.variables] + optimizer.variables + more
+            of_each = [[tf1.is_variable_initialized(value) for value in shard.variables] for shard in shards]
+            of_each[0] += [tf1.is_variable_initialized(value) for value in optimizer.variables + more]
             made = []
-            for shard in shards[:with_tables]:
+            for shard, are_initialized in zip(shards[:with_tables], of_each, strict=False):
                 with tf1.device(shard.device):
                     are_initialized += [each for table in shard.tables for each in table.is_initialized()]
                     made += [each for table in shard.tables for each in table.initialize()]
-            is_initialized = tf.reduce_all(tf.stack(are_initialized))
-            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
+            have_values = tf.stack([tf.reduce_all(tf.stack(are_initialized)) for are_initialized in of_each])
+            is_initialized = tf.reduce_all(have_values)
+            has_run = tf1.is_variable_initialized(run_id)
+            are_ready = tf.concat([[tf.logical_and(have_values[0], has_run)], have_values[1:]], axis=0)
+            is_ready = tf.logical_and(is_initialized, has_run)
             is_chief = cluster is None or cluster.is_chief
             servers = dict.fromkeys(at.homes) if mode.has_servers else {}
             own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
@@ -248,6 +254,7 @@ def build(
             dense_values=DenseValues(layout, shards) if is_chief and epochs else None,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
+            are_ready=are_ready,
             is_initialized=is_initialized,
             initialize=tf.group(tf1.variables_initializer(values), *made, *reset),
             mark_ready=run_id.initializer,

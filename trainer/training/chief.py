@@ -84,7 +84,8 @@ class Chief(Callback):
     def prepare(self, diverged: RollBackError | None = None) -> None:
         """Initialize or restore every variable, then let the other replicas start.
 
-        Parameter servers that already hold all values stay unchanged: only the chief has restarted. If the run has just
+        Parameter servers that already hold all values stay unchanged: only the chief has restarted. In an asynchronous
+        run so do those that are left when others are lost, unless that is the first one. If the run has just
         `diverged`, restore the best checkpoint and save it as the newest one.
 
         Raises:
@@ -93,7 +94,7 @@ class Chief(Callback):
         """
         self._watchdog.operation = "initializing or restoring the parameters"
         directory, replica = self._run.directory, self._replica
-        if is_continued := bool(self._session.run(replica.is_ready)):
+        if is_continued := bool(self._session.run(replica.is_ready)) or self._restore_lost():
             self._continue()
         elif not self.checkpoints.restore_newest():
             directory.divergences.unlink(missing_ok=True)
@@ -120,6 +121,18 @@ class Chief(Callback):
         self._certain = step if is_continued else UNKNOWN
         if step < self._settings.train_steps:
             self._run.record.write_running(step)
+
+    def _restore_lost(self) -> bool:
+        """Restore what lost parameter servers held, if the others may keep what they have; return whether that worked.
+
+        Only the first one knows which run it holds.
+        """
+        first, *others = self._session.run(self._replica.are_ready)
+        if not first or not self._replica.mode.is_independent:
+            return False
+        is_own = self._session.run(self._replica.run_id).decode() == self._run.run_id
+        lost = [number for number, is_ready in enumerate(others, start=1) if not is_ready]
+        return is_own and self.checkpoints.restore_lost(lost)
 
     def _note_save(self, step: int) -> None:
         """Record the progress of a run that has a new checkpoint, perhaps in the thread that has written it."""
