@@ -19,7 +19,6 @@ from trainer import config
 from trainer.cluster import spec
 from trainer.errors import (
     AGAIN,
-    EXIT_AGAIN,
     EXIT_CONFIGURATION,
     EXIT_DIVERGED,
     EXIT_ERROR,
@@ -241,8 +240,10 @@ def _restart_process() -> NoReturn:
     Execute the same command with the same process id, so that the parent process sees no exit; or leave it to a parent
     that has a quicker way.
     """
-    if os.environ.get(AGAIN):
-        _exit_at_once(EXIT_AGAIN)
+    if file := os.environ.get(AGAIN):
+        with contextlib.suppress(OSError):  # then it is a restart that counts
+            Path(file).touch()
+        _exit_at_once(EXIT_LOST_PEERS)
     _flush()
     os.environ[goodput.BEGAN] = str(time.time())
     for name in os.listdir("/dev/fd"):

@@ -12,12 +12,11 @@ EXIT_FAILED_RUN = 3
 EXIT_DIVERGED = 4
 EXIT_SUPERSEDED = 5
 """A chief found that another one writes its training directory. Permanent: a retry would stop that one."""
-EXIT_AGAIN = 100
-"""With this code a task asks to be started again, which is no restart that counts."""
-AGAIN = "TASK_AGAIN"
-"""The environment variable by which a task knows that who has started it understands this code."""
 EXIT_LOST_PEERS = 138
 """With restart policy ExitCode, codes from 128 are retryable; 138 is the one reserved for user programs."""
+AGAIN = "TASK_AGAIN"
+"""The environment variable with the file by which a task asks to be started again. Such a start is no restart that
+counts."""
 
 
 class ConfigurationError(Exception):

@@ -44,7 +44,8 @@ def publish(outcomes: Sequence[Outcome]) -> None:
     """Write the curve and the tables into the document."""
     if not outcomes:
         return
-    draw(outcomes)
+    if _curves(outcomes):
+        draw(outcomes)
     insert(DOCUMENT, render(outcomes), COMMENTS)
 
 

@@ -32,13 +32,16 @@ class Held:
 def look(cluster: Cluster) -> list[Held]:
     """What each settled process of the run holds now."""
     found, now = [], time.time()
-    for task in [*cluster.workload.tasks, SUPERVISOR]:
-        for number in cluster.processes(task):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(number)
-                if now - process.create_time() > SETTLED_SECONDS:
-                    memory = process.memory_info().rss / 2**20
-                    found.append(Held(now, task, number, memory, process.num_fds(), process.num_threads()))
+    processes = [(task, number) for task in (*cluster.workload.tasks, SUPERVISOR) for number in cluster.processes(task)]
+    for number in cluster.processes(SUPERVISOR):
+        with contextlib.suppress(psutil.Error):  # the process of which tasks are forks
+            processes += [(f"child of {SUPERVISOR}", child.pid) for child in psutil.Process(number).children()]
+    for task, number in processes:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(number)
+            if now - process.create_time() > SETTLED_SECONDS:
+                memory = process.memory_info().rss / 2**20
+                found.append(Held(now, task, number, memory, process.num_fds(), process.num_threads()))
     return found
 
 

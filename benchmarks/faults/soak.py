@@ -13,6 +13,7 @@ grow after the first hour, and writes its curves into docs/faults.md.
 
 import argparse
 import contextlib
+import json
 import random
 import signal
 import statistics
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks.faults.resources import Held, growth, look, survivors, written
 from benchmarks.faults.run import HUNG_SECONDS, disturb, keep_logs, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import BATCH, MODES, Workload
 from benchmarks.report import row
+from benchmarks.results import FOLDER
 from trainer.data.leases import MOST_STEPS
 
 STOP = Fault("stopped (SIGSTOP)", faults.STOP.inject, 10)
@@ -90,6 +92,9 @@ def main() -> int:
     except FaultError as error:
         print(f"the soak did not start: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped before the verdict", file=sys.stderr)
+        return 130
     return 1 if found.problems else 0
 
 
@@ -108,17 +113,27 @@ def soak(workload: Workload, place: Place, choice: random.Random, tag: str, *, i
                 if cluster.exit_code() is not None:
                     break
                 time.sleep(choice.uniform(*(LONG_PAUSE_SECONDS if is_long else PAUSE_SECONDS)))
-                found.held += look(cluster)
+                held = look(cluster)
+                found.held += held
                 found.written.append((time.time(), written(cluster.directory)))
+                if is_long:
+                    keep(held)
                 _disturb(cluster, seen, found, choice, place)
             _end(cluster, seen, found)
             if found.problems:
                 keep_logs(f"soak {place} {workload.mode}", seen)
         text = table(found, seen, cluster)
         print(f"\n{text}")
-    if is_long:
+    if is_long and not found.problems and workload.seconds > SETTLING_SECONDS:
         soak_page.publish(found.held, text)
     return found
+
+
+def keep(held: Sequence[Held]) -> None:
+    """Add what tasks hold to a file beside the results: a soak that somebody ends is not lost."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "soak.jsonl").open("a") as file:
+        file.writelines(json.dumps(asdict(each)) + "\n" for each in held)
 
 
 def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Random, place: Place) -> None:
@@ -164,6 +179,8 @@ def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     for role, (begin, end) in _begin_and_end(found).items():
         if end > GROWTH_FACTOR * begin + GROWTH_MIB:
             found.problems.append(f"the memory of {role} grew from {begin:.0f} to {end:.0f} MiB")
+    if found.spared and cluster.workload.seconds > SETTLING_SECONDS and not _growth(found):
+        found.problems.append("no task has lived since the first hour: whether tasks grow is not known")
     for task, name, grown in _growth(found):
         if grown > MOST_AN_HOUR[name]:
             found.problems.append(f"the {name} of {task} grow by {grown:.1f} an hour")

@@ -34,6 +34,7 @@ class Workload:
     """The passes over the ledger's examples; None trains another model."""
     has_table: bool = False
     """Whether the model is a table."""
+    seed: int = 0
 
     @property
     def steps(self) -> int:
@@ -88,7 +89,7 @@ class Workload:
         length: dict[str, Any] = {"train_steps": self.steps}
         if self.epochs:
             length = {"epochs": self.epochs, "batch_size": BATCH, "staleness_aware": False}
-        return {**length, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
+        return {**length, "seed": self.seed, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
 
     def __str__(self) -> str:
         parts = [f"{self.ps} ps" if self.ps else "", "chief" if self.chief else ""]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ Started = tuple[Fork, Path]
 def forks() -> Iterator[Forks]:
     made = Forks(MODULES, {**os.environ, "TRAINER_BATCH_SIZE": "no number", "INHERITED": "yes"})
     yield made
-    made.close()
+    made.close(0)
 
 
 @pytest.fixture
@@ -102,18 +103,80 @@ def test_a_signal_is_a_negative_code_and_only_its_task_ends(start: Callable[...,
     assert second.wait(SECONDS) is not None
 
 
-def test_a_lost_server_ends_its_tasks_and_is_replaced(tmp_path: Path) -> None:
+SLOW = "import time; print('here', flush=True); time.sleep(1000)"
+"""A model's file whose task takes some seconds to end after SIGTERM: the watchdog gives it that time."""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[tuple[Forks, Callable[[str], Started], psutil.Process]]:
+    """A server of its own, what starts a task of it that runs this text, and the server's process."""
     before = psutil.Process().children()
     forks = Forks((), os.environ)
-    program = TaskProgram(Task("worker", 0), True, ["--version"], {})
-    with (tmp_path / "log").open("ab") as output:
-        assert forks.start(program, output, time.time()).wait(SECONDS) == 0
-        (server,) = set(psutil.Process().children()).difference(before)
-        server.kill()
-        server.wait(SECONDS)
-        assert forks.start(program, output, time.time()).wait(SECONDS) == 0
-    forks.close()
+    (server,) = set(psutil.Process().children()).difference(before)
+    (tmp_path / "trainer").mkdir()
+
+    def start(text: str) -> Started:
+        (tmp_path / "model.py").write_text(text)
+        with (tmp_path / "log").open("ab") as output:
+            words = ["train", "--model", str(tmp_path / "model.py"), "--grace_seconds", "1"]
+            fork = forks.start(TaskProgram(Task("worker", 0), True, words, {}), output, time.time())
+        return fork, tmp_path / "log"
+
+    yield forks, start, server
+    forks.close(0)
     assert psutil.Process().children() == before
+
+
+Alone = tuple[Forks, Callable[[str], Started], psutil.Process]
+
+
+def test_a_task_of_a_lost_server_runs_until_it_ends_and_the_next_one_has_another_server(alone: Alone) -> None:
+    _, start, server = alone
+    fork, log = start(SLOW)
+    wait_for(lambda: "here" in log.read_text())
+    server.kill()
+    server.wait(SECONDS)
+    assert fork.poll() is None, "it saves"
+    assert fork.wait(SECONDS) == -signal.SIGTERM
+    assert "SIGTERM: ending" in log.read_text()
+    fork.kill()
+    again, _ = start("import os; os._exit(9)")
+    assert again.wait(SECONDS) == 9
+
+
+def test_a_signal_for_all_processes_leaves_the_end_to_the_tasks(alone: Alone) -> None:
+    _, start, server = alone
+    fork, log = start(SLOW)
+    wait_for(lambda: "here" in log.read_text())
+    server.terminate()
+    fork.terminate()
+    assert fork.wait(SECONDS) >= 0, "its own code, which the server still tells"
+    assert server.is_running()
+
+
+def test_a_server_whose_launcher_is_done_waits_for_tasks_that_nobody_knows(alone: Alone) -> None:
+    forks, start, server = alone
+    fork, log = start(SLOW)
+    wait_for(lambda: "here" in log.read_text())
+    forks.close(SECONDS)
+    assert "SIGTERM: ending" in log.read_text()
+    assert not psutil.pid_exists(fork.pid)
+    assert not server.is_running()
+
+
+def test_a_task_for_which_the_system_has_no_room_is_an_error_and_the_others_go_on(alone: Alone) -> None:
+    _, start, server = alone
+    fork, log = start(SLOW)
+    wait_for(lambda: "here" in log.read_text())
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, 100))
+    with pytest.raises(OSError, match="Too many open files"):
+        start("")
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (100, 100))
+    other, _ = start("import os; os._exit(9)")
+    assert other.wait(SECONDS) == 9
+    assert fork.poll() is None
+    fork.kill()
+    assert fork.wait(SECONDS) == -signal.SIGKILL
 
 
 def test_tasks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 import argparse
 import contextlib
+import errno
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +19,7 @@ import yaml
 from trainer import config
 from trainer.cluster.spec import ClassicFlags, Task, resolve
 from trainer.config import Settings
-from trainer.errors import EXIT_AGAIN, ConfigurationError
+from trainer.errors import AGAIN, EXIT_LOST_PEERS, ConfigurationError, LostPeersError
 from trainer.launcher import log_volume
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
@@ -43,7 +46,7 @@ def process(directory: TrainingDirectory) -> Iterator[Callable[..., Process]]:
             def start(_: TaskProgram, output: IO[bytes], began: float) -> subprocess.Popen[bytes]:
                 return subprocess.Popen([sys.executable, "-c", program], stdout=output, stderr=output)
 
-            planned = TaskProgram(task, is_chief, [], {})
+            planned = TaskProgram(task, is_chief, [], {AGAIN: str(directory.path / "again")})
             return made.enter_context(contextlib.closing(Process(planned, directory.logs, start)))
 
         yield make
@@ -80,8 +83,12 @@ def plan(**changes: object) -> Plan:
     return Plan(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def programs_of(made: Plan, directory: TrainingDirectory, gpus: Sequence[str] = ()) -> list[TaskProgram]:
+    return plan_programs(made, directory, list(gpus), PORTS, Path(tempfile.mkdtemp(dir=directory.path)))
+
+
 def test_each_task_of_a_plan_gets_its_own_tf_config(directory: TrainingDirectory) -> None:
-    programs = plan_programs(plan(ps=2, chief=True, evaluator=True), directory, [], PORTS)
+    programs = programs_of(plan(ps=2, chief=True, evaluator=True), directory)
     clusters = []
     for each in programs:
         found, _ = resolve(each.environment["TF_CONFIG"], ClassicFlags())
@@ -97,28 +104,19 @@ def test_each_task_of_a_plan_gets_its_own_tf_config(directory: TrainingDirectory
 
 def test_task_specific_settings_are_not_shared(directory: TrainingDirectory) -> None:
     own = Settings(metrics_port=9100, cluster_file=Path("cluster.json"))
-    plan_programs(plan(settings=own), directory, [], PORTS)
+    programs_of(plan(settings=own), directory)
     handed = yaml.safe_load((directory.logs / "config.yaml").read_text())
     assert (handed["metrics_port"], handed["cluster_file"]) == (None, None)
 
 
-def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
-    directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(
-        "TRAINER_TRAIN_STEPS", "5"
-    )  # the settings already include it, unless the command line overrides it
-    assert not any("TRAINER_TRAIN_STEPS" in each.environment for each in plan_programs(plan(), directory, [], PORTS))
-
-
 def test_gpus_are_assigned_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
-    programs = plan_programs(plan(workers=3, evaluator=True), directory, ["4", "7"], PORTS)
+    programs = programs_of(plan(workers=3, evaluator=True), directory, ["4", "7"])
     shown = {str(each.task): each.environment["CUDA_VISIBLE_DEVICES"] for each in programs}
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 
 
 def test_replicas_share_more_gpus_than_there_are_replicas(directory: TrainingDirectory) -> None:
-    programs = plan_programs(plan(workers=2), directory, [*"01234"], PORTS)
+    programs = programs_of(plan(workers=2), directory, [*"01234"])
     shown = {str(each.task): each.environment["CUDA_VISIBLE_DEVICES"] for each in programs}
     assert shown == {"ps 0": "", "worker 0": "0,1", "worker 1": "2,3"}
 
@@ -127,9 +125,7 @@ def test_all_tasks_know_the_gpus_of_a_replica_on_which_the_steps_of_an_epoch_dep
     directory: TrainingDirectory,
 ) -> None:
     for gpus, expected in ((["0", "1", "2", "3"], 2), (["0", "1"], None), ([], None)):
-        plan_programs(
-            plan(settings=Settings(num_gpus=len(gpus), given=frozenset(["num_gpus"]))), directory, gpus, PORTS
-        )
+        programs_of(plan(settings=Settings(num_gpus=len(gpus), given=frozenset(["num_gpus"]))), directory, gpus)
         handed = config.load(argparse.Namespace(config=directory.logs / "config.yaml"), {})
         assert handed.num_gpus == expected
 
@@ -218,15 +214,31 @@ if not tried.exists():
 def test_a_task_that_asks_to_be_started_again_has_no_restart(process: Callable[..., Process], tmp_path: Path) -> None:
     program = f"""
 import pathlib, sys
-tried = pathlib.Path({str(tmp_path / "tried")!r})
-if not tried.exists():
-    tried.touch()
-    sys.exit({EXIT_AGAIN})
+folder = pathlib.Path({str(tmp_path)!r})
+for name in ("first", "second"):
+    if not (folder / name).exists():
+        (folder / name).touch()
+        if name == "first":
+            (folder / "again").touch()
+        sys.exit({EXIT_LOST_PEERS})
 """
     display = Recorder()
     made = process(program)
-    assert run_processes([made], 0, display) is None
-    assert (made.restarts, display.states) == (0, ["worker 1: done"])
+    assert run_processes([made], 1, display) is None
+    assert (made.restarts, display.states) == (1, ["worker 1: starting again (exit code 138)", "worker 1: done"])
+
+
+def test_a_task_for_which_there_is_no_room_is_named(directory: TrainingDirectory) -> None:
+    def start(_: TaskProgram, output: IO[bytes], began: float) -> subprocess.Popen[bytes]:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with (
+        contextlib.closing(Process(TaskProgram(Task("worker", 1), False, [], {}), directory.logs, start)) as made,
+        pytest.raises(
+            LostPeersError, match=r"worker 1: no process can be started \(Resource temporarily unavailable\)"
+        ),
+    ):
+        run_processes([made], 1, Recorder())
 
 
 def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., Process]) -> None:

@@ -8,6 +8,7 @@ the other side, and says what a request and an answer are.
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -31,7 +32,9 @@ SIZE = 1 << 16
 
 
 def main() -> int:
-    """Serve until the launcher closes its socket; returns 0."""
+    """Serve until the launcher closes its socket, and then end the tasks that are left; returns 0."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a whole group: the launcher ends the tasks, and waits for them
+    die_with_parent(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as launcher:
         for name in sys.argv[2:]:
             with contextlib.suppress(Exception):  # a task that needs the module says why it cannot be imported
@@ -51,14 +54,32 @@ def main() -> int:
             if launcher.fileno() in ready:
                 request, descriptors = _receive(launcher)
                 if not request:
-                    return 0
-                output, code = descriptors
-                server, task = os.getpid(), os.fork()
-                if not task:
-                    _become(request, output, [launcher.fileno(), woken, wake, code, *codes.values()], server)
-                os.close(output)
-                codes[task] = code
-                launcher.sendall(b"%d\n" % task)
+                    break
+                launcher.sendall(b"%d\n" % _fork(request, descriptors, [launcher.fileno(), woken, wake], codes))
+    for task in codes:
+        os.kill(task, signal.SIGTERM)
+    while codes:
+        select.select([woken], [], [])
+        os.read(woken, SIZE)
+        _report(codes)
+    return 0
+
+
+def _fork(request: dict[str, Any], descriptors: Sequence[int], others: Sequence[int], codes: dict[int, int]) -> int:
+    """Start a task; return its process id, or a negative number of an error."""
+    server = os.getpid()
+    try:
+        output, code = descriptors
+        task = os.fork()
+    except (OSError, ValueError) as error:  # without a descriptor left, fewer come
+        for each in descriptors:
+            os.close(each)
+        return -(getattr(error, "errno", None) or errno.EMFILE)
+    if not task:
+        _become(request, output, [*others, code, *codes.values()], server)
+    os.close(output)
+    codes[task] = code
+    return task
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -79,10 +100,10 @@ def _report(codes: dict[int, int]) -> None:
         task, status = os.waitpid(-1, os.WNOHANG)
         if not task:
             return
-        pipe = codes.pop(task)
-        with contextlib.suppress(OSError):
-            os.write(pipe, b"%d" % os.waitstatus_to_exitcode(status))
-        os.close(pipe)
+        if pipe := codes.pop(task, None):
+            with contextlib.suppress(OSError):
+                os.write(pipe, b"%d" % os.waitstatus_to_exitcode(status))
+            os.close(pipe)
 
 
 def _become(request: dict[str, Any], output: int, others: Sequence[int], server: int) -> NoReturn:
@@ -97,9 +118,10 @@ def _become(request: dict[str, Any], output: int, others: Sequence[int], server:
     code: object = 1
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        die_with_parent(request["name"])
+        die_with_parent(name=request["name"])
         if os.getppid() != server:  # it has died before that
             sys.exit(128 + signal.SIGTERM)
         for standard in (sys.stdout, sys.stderr):
@@ -118,11 +140,13 @@ def _become(request: dict[str, Any], output: int, others: Sequence[int], server:
         code = 0
     except SystemExit as end:
         code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
         for standard in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # it may be closed
                 standard.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 

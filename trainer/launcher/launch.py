@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,8 +90,8 @@ def main(words: Sequence[str]) -> int:
         print(config.to_yaml(settings), end="")
         return 0
     config.check_model(settings.model)
-    with ports.reserve(plan.ps + plan.workers + plan.chief) as reserved:
-        return launch(plan, reserved)
+    with ports.reserve(plan.ps + plan.workers + plan.chief) as reserved, tempfile.TemporaryDirectory() as scratch:
+        return launch(plan, reserved, Path(scratch))
 
 
 def _raise_terminated(number: int, _frame: object) -> None:
@@ -99,8 +100,8 @@ def _raise_terminated(number: int, _frame: object) -> None:
     raise Terminated(number)
 
 
-def launch(plan: Plan, reserved: Sequence[int]) -> int:
-    """Run the plan to its end, with one of the reserved ports for each server.
+def launch(plan: Plan, reserved: Sequence[int], scratch: Path) -> int:
+    """Run the plan to its end, with one of the reserved ports for each server, and with folders of tasks in `scratch`.
 
     Returns:
         The exit code: 0, that of the task that failed, or 128 and the signal's number.
@@ -123,7 +124,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory.create()
             directory.logs.mkdir(exist_ok=True)
             lock = _lock(directory)
-            programs = plan_programs(plan, directory, gpus, reserved)
+            programs = plan_programs(plan, directory, gpus, reserved, scratch)
             processes += [Process(program, directory.logs, forks.start) for program in programs]
         except OSError as error:
             culprit = error.filename or directory.path
@@ -145,6 +146,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             store.download(config.SETTINGS_FILE, directory.settings)
         show_result(directory, plan)
         if plan.tensorboard:
+            forks.close(0)
             warn(f"TensorBoard stays at {address} until Ctrl-C.")
             lock.close()
             board.wait()
@@ -163,7 +165,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         handles = [process.handle for process in processes if process.handle]
         end_processes([*handles, *others], plan.settings.grace_seconds + KILL_SECONDS)
         if forks:
-            forks.close()
+            forks.close(plan.settings.grace_seconds)
         for process in processes:
             process.close()
         if directory and is_resumable and not all(process.ended for process in processes):
@@ -180,9 +182,15 @@ def _to_import(model: str, has_gpus: bool) -> tuple[Sequence[str], Mapping[str, 
     """
     if has_gpus:
         return (), os.environ
-    if model in config.BUILT_IN_MODELS:
+    if model in config.BUILT_IN_MODELS or not _may_use_keras(Path(model)):
         return MODULES, os.environ
     return (*MODULES, "keras"), {**os.environ, "KERAS_BACKEND": "tensorflow"}
+
+
+def _may_use_keras(model: Path) -> bool:
+    """Whether a model's sources name Keras, or are those of a module, wherever it is."""
+    sources = [*model.rglob("*.py")] if model.is_dir() else [model] if model.is_file() else []
+    return not sources or any("keras" in each.read_text(errors="replace") for each in sources)
 
 
 def _with_data(plan: Plan) -> Plan:

@@ -11,6 +11,7 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.files import write_atomically
 from trainer.errors import AGAIN, ConfigurationError
+from trainer.run_directory import writer
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report
 
@@ -58,12 +59,19 @@ class TaskProgram:
 
 
 def plan_programs(
-    plan: Plan, directory: TrainingDirectory, gpus: list[str], reserved: Sequence[int]
+    plan: Plan, directory: TrainingDirectory, gpus: list[str], reserved: Sequence[int], scratch: Path
 ) -> list[TaskProgram]:
     """Write the tasks' settings, and return each task's program with its TF_CONFIG, its port and its GPUs.
 
+    Args:
+        plan: What is launched.
+        directory: The training directory.
+        gpus: The GPUs, by their names in CUDA_VISIBLE_DEVICES.
+        reserved: A port for each server.
+        scratch: A folder that lasts as long as the launch, for one of each task.
+
     Raises:
-        OSError: the settings cannot be written.
+        OSError: the settings or the folders cannot be written.
     """
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPUs.
     # A task does not see the GPUs of the others, and the steps of an epoch depend on them.
@@ -81,12 +89,15 @@ def plan_programs(
     tasks += [Task("chief", 0)] if plan.chief else []
     tasks += [Task("worker", index) for index in range(plan.workers)]
     tasks += [Task("evaluator", 0)] if plan.evaluator else []
-    shared_variables = {report.VARIABLE: "yes", AGAIN: "yes"} | ports.SHARING_ENVIRONMENT
+    shared_variables = {report.VARIABLE: "yes"} | ports.SHARING_ENVIRONMENT
     programs = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)
         of_task = _share(gpus, cluster.replica_index, len(cluster.replicas)) if task in cluster.replicas else []
+        folder = scratch / task.slug
+        folder.mkdir()
         own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": ",".join(of_task)}
+        own |= {writer.FOLDER: str(folder), AGAIN: str(folder / "again")}
         words = ["train", "--config", str(settings_file)]
         programs.append(TaskProgram(task, task == cluster.chief_task, words, shared_variables | own))
     return programs

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from trainer.errors import EXIT_AGAIN
+from trainer.errors import AGAIN, LostPeersError
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import LogVolume
 from trainer.launcher.plan import TaskProgram
@@ -54,8 +54,26 @@ class Process:
         self._read = self.log.stat().st_size
 
     def start(self, began: float | None = None) -> None:
-        """Start or restart the process, which is wanted since this time, or now. It appends to the same log file."""
-        self.handle = self._start(self._program, self._output, time.time() if began is None else began)
+        """Start or restart the process, which is wanted since this time, or now. It appends to the same log file.
+
+        Raises:
+            LostPeersError: the system has no room for one more.
+        """
+        try:
+            self.handle = self._start(self._program, self._output, time.time() if began is None else began)
+        except OSError as error:
+            raise LostPeersError(
+                f"{self.task}: no process can be started ({error.strerror}): free memory, launch fewer tasks, or raise "
+                "the limits of processes and of open files (ulimit -u, ulimit -n)."
+            ) from None
+
+    def asks_again(self) -> bool:
+        """Whether the task that has ended has asked to be started again."""
+        file = self._program.environment.get(AGAIN)
+        if not file or not Path(file).exists():
+            return False
+        Path(file).unlink()
+        return True
 
     def close(self) -> None:
         """Close the log file. The process is not affected."""
@@ -121,7 +139,7 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
             elif chief_ended is not None and process.task.role != "evaluator":
                 process.ended = True  # the run is done; this task restarted too late to take part in its end
                 display.state(process.task, "done")
-            elif code == EXIT_AGAIN:
+            elif process.asks_again():
                 process.start()
             elif is_permanent(code) or process.restarts >= max_restarts:
                 display.state(process.task, f"failed ({_name_of(code)})")
@@ -155,15 +173,15 @@ def _name_of(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def die_with_parent(name: str = "") -> None:
-    """Have the kernel terminate this process when its parent dies, and give it a name for `ps` and `top`.
+def die_with_parent(number: int = signal.SIGTERM, name: str = "") -> None:
+    """Have the kernel send a signal to this process when its parent dies, and give it a name for `ps` and `top`.
 
     Linux only; elsewhere this does nothing.
     """
     with contextlib.suppress(AttributeError, OSError):
         set_parent_death_signal, set_name = 1, 15
         control = ctypes.CDLL(None).prctl
-        control(set_parent_death_signal, signal.SIGTERM)
+        control(set_parent_death_signal, number)
         if name:
             control(set_name, name.encode())
 

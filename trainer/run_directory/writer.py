@@ -1,7 +1,8 @@
 """Which chief writes a training directory: the last one that has claimed it. Earlier ones stop without writing.
 
 Kubernetes replaces the pod of a lost node, whose chief may still run and write to the same volume. A chief that starts
-again in its own pod (or its own process) goes on with its claim: it does not take the directory back from a newer one.
+again in its own pod, its own process or its own launch goes on with its claim: it does not take the directory back from
+a newer one.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ FILE = "writer.json"
 """The claim, in the training directory or on the object store."""
 VARIABLE = "TASK_WRITER"
 """The environment variable in which a process that executes itself again finds its identity."""
+FOLDER = "TASK_DIR"
+"""The environment variable with the folder in which the next process of a task finds it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Writer:
     train_dir: str
     id: str
     is_restart: bool
-    """Whether an earlier process of this pod has claimed the directory with this identity."""
+    """Whether an earlier process of this task has claimed the directory with this identity."""
 
     def claim(self, found: bytes | None) -> bytes:
         """Return the content of the claim, given the present one.
@@ -59,8 +62,8 @@ class Writer:
 
 
 def make_writer(train_dir: str) -> Writer:
-    """Return the identity of this chief: that of an earlier process in its pod, or a new one."""
-    kept = Path(os.environ["TASK_DIR"]) / "writer" if os.environ.get("TASK_DIR") else None
+    """Return the identity of this chief: that of an earlier process of its task, or a new one."""
+    kept = Path(os.environ[FOLDER]) / "writer" if os.environ.get(FOLDER) else None
     texts = [os.environ.get(VARIABLE, "").encode()]
     with contextlib.suppress(OSError):
         texts += [kept.read_bytes()] if kept else []

@@ -159,7 +159,7 @@ class Account:
         }
 
     def _began(self) -> float:
-        began = os.environ.get(BEGAN)
+        began = os.environ.pop(BEGAN, None)  # a process that this one starts has a begin of its own
         return float(began) if began else self._now() - _age_of_process()
 
     def _now(self) -> float:
