@@ -119,6 +119,10 @@ class Notes:
         return self.state in ("Succeeded", "Failed")
 
 
+_ADAPTER = TypeAdapter(Notes)
+"""Made once: that takes milliseconds, and each check of the owner reads notes."""
+
+
 def parse(data: Mapping[str, str]) -> Notes:
     """The notes in a ConfigMap's data; empty notes if there are none yet.
 
@@ -126,7 +130,7 @@ def parse(data: Mapping[str, str]) -> Notes:
         ConfigurationError: they cannot be read, as those of a later version of the supervisor.
     """
     try:
-        return TypeAdapter(Notes).validate_json(data.get("notes.json") or "{}")
+        return _ADAPTER.validate_json(data.get("notes.json") or "{}")
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
