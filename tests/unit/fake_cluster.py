@@ -23,22 +23,28 @@ from lightkube.resources.core_v1 import ConfigMap, Event
 
 from tests.unit.test_supervision import NOW, a_pod
 from trainer.supervisor import stages, supervise
+from trainer.supervisor.actions import Action
 from trainer.supervisor.changes import (
     Change,
     DataVersionFound,
+    PodChanged,
     PodsListed,
     ScalesObserved,
     StagesObserved,
     WorkloadObserved,
 )
 from trainer.supervisor.connection import Connection, StoppedError
+from trainer.supervisor.decide import decide
+from trainer.supervisor.decision import Decision
 from trainer.supervisor.kueue import Workload
 from trainer.supervisor.kueue_api import WORKLOAD as WORKLOADS
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, parse
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.ownership import WANTED, SupersededError
 from trainer.supervisor.pods import Pod, Template, Terminated
 from trainer.supervisor.policy import Outcome
+from trainer.supervisor.reconcile import needed
 from trainer.supervisor.run import Run
 from trainer.supervisor.scales import TENSORBOARD
 from trainer.supervisor.stages import StageJob
@@ -54,6 +60,9 @@ class Dns:
     def look_up(self, pods: object) -> None: ...
 
     def forget(self) -> None: ...
+
+    def has_resolved(self, pod: Pod) -> bool:
+        return pod.name not in self.unknown
 
     def unresolved(self) -> dict[str, Any]:
         return self.unknown
@@ -195,15 +204,25 @@ class FakeCluster:
         pod, deadline = self.pods[name], self.now + self.grace_seconds
         self.pods[name] = dataclasses.replace(pod, terminating=True, disrupted_at=self.now, deadline=deadline)
 
-    def changes(self) -> list[Change]:
-        """What the watches show."""
+    def changes(self, seen: Mapping[str, Pod] | None = None) -> list[Change]:
+        """What the watches show to one that has seen these pods; None before the first list."""
         roles = frozenset(self.run.roles)
         templates = dict.fromkeys(roles, Template(self.revision, self.run.hash))
         scales = ScalesObserved(roles | {TENSORBOARD}, {**self.scales, TENSORBOARD: 1}, templates)
-        changes: list[Change] = [PodsListed(list(self.pods.values())), scales, StagesObserved(dict(self.stages))]
+        changes: list[Change] = [PodsListed(list(self.pods.values()))] if seen is None else [*self._since(seen)]
+        changes += [scales, StagesObserved(dict(self.stages))]
         if self.run.data_watch:
             changes.append(DataVersionFound(self.version))
         return [*changes, WorkloadObserved(self.workload if self.has_kueue else None)]
+
+    def _since(self, seen: Mapping[str, Pod]) -> Iterator[PodChanged]:
+        """How the pods differ from those that were seen."""
+        for name in seen.keys() | self.pods.keys():
+            before, pod = seen.get(name), self.pods.get(name)
+            if before and (pod is None or pod.uid != before.uid):
+                yield PodChanged("DELETED", before)
+            if pod and pod != before:
+                yield PodChanged("MODIFIED" if before else "ADDED", pod)
 
 
 class Supervisor:
@@ -217,6 +236,8 @@ class Supervisor:
         object.__setattr__(self.connection, "raw", self.connection.client)
         self.dns = Dns()
         self.loop: supervise._Loop | None = None
+        self.seen: Mapping[str, Pod] = {}
+        """The pods that its watch has shown."""
         self.superseded = False
         self.stopped = ""
         """Why it has stopped before the end of the run."""
@@ -230,7 +251,7 @@ class Supervisor:
             if self.loop is None:
                 self._begin()
             else:
-                self.loop._observe(self.cluster.changes())
+                self._watch(self.loop, self.seen)
                 self.loop._take_pass(self.cluster.now)
                 if self.loop._is_settled() and self.loop._notes.has_ended:
                     self.outcome = Outcome(self.loop._notes.state == "Succeeded", self.loop._notes.reason)
@@ -253,9 +274,13 @@ class Supervisor:
     def _begin(self) -> None:
         loop = self._new_loop()
         if loop._api.may_own(self.superseded):
-            loop._observe(self.cluster.changes())
+            self._watch(loop, None)
             self.loop = loop
             loop.begin(takes_over=True)
+
+    def _watch(self, loop: supervise._Loop, seen: Mapping[str, Pod] | None) -> None:
+        loop._observe(self.cluster.changes(seen))
+        self.seen = dict(self.cluster.pods)
 
     def _new_loop(self) -> supervise._Loop:
         run = self.run.on_version(self.cluster.version) if self.run.data_watch else self.run
@@ -368,6 +393,20 @@ def fail(code: int) -> None:
     raise ApiError(response=response)
 
 
+def decide_as_of_all(run: Run, notes: Notes, observed: Observed, now: float) -> Decision:
+    """The decision of a pass, which is the same if the pass looks at all pods."""
+    found = decide(run, notes, observed, now)
+    assert found == decide(run, notes, dataclasses.replace(observed, steady=frozenset()), now)
+    return found
+
+
+def needed_as_of_all(run: Run, notes: Notes, observed: Observed, now: float) -> list[Action]:
+    """The needed actions, which are the same if the pass looks at all pods."""
+    found = [*needed(run, notes, observed, now)]
+    assert found == [*needed(run, notes, dataclasses.replace(observed, steady=frozenset()), now)]
+    return found
+
+
 @contextlib.contextmanager
 def in_time_of(cluster: FakeCluster, monkeypatch: Any) -> Iterator[FakeCluster]:
     """The supervisor's clocks show the cluster's time, and no thread reads the leader's log."""
@@ -376,4 +415,6 @@ def in_time_of(cluster: FakeCluster, monkeypatch: Any) -> Iterator[FakeCluster]:
         patch.setattr("time.monotonic", lambda: cluster.now)
         patch.setattr("trainer.supervisor.reporter.Reporter._follow", lambda *_: None)
         patch.setattr("trainer.supervisor.task_logs.TaskLogs._read", lambda *_: None)
+        patch.setattr("trainer.supervisor.supervise.decide", decide_as_of_all)
+        patch.setattr("trainer.supervisor.reconcile.needed", needed_as_of_all)
         yield cluster

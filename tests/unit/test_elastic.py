@@ -8,6 +8,7 @@ import pytest
 from trainer.supervisor import elastic, policy, scales
 from trainer.supervisor.elastic import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
 from trainer.supervisor.notes import Notes
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Elastic, Role, Run
 
@@ -75,7 +76,7 @@ def test_only_workers_that_cannot_be_scheduled_make_a_run_smaller(more: dict[str
 )
 def test_a_task_is_unscheduled_if_kubernetes_finds_no_node(pod: Any, expected: bool) -> None:
     there = {each.name: each for each in (a_pod("mnist-worker-0"), pod, a_pod("mnist-ps-0"))}
-    (task,) = policy.pending_tasks(a_run(), RUNNING, there, {}, {"worker": 2, "ps": 1}, {}, NOW)
+    (task,) = policy.pending_tasks(a_run(), RUNNING, Observed(pods=there, scales={"worker": 2, "ps": 1}), NOW)
     assert task.unscheduled is expected
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_supervision import EXIT_CODE, NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run
+from tests.unit.test_supervision import EXIT_CODE, NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run, outcome
 from trainer.supervisor import diagnosis, lifecycle, policy, scales
 from trainer.supervisor.changes import PodsListed, ScalesObserved
 from trainer.supervisor.notes import Notes, to_ended
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import (
     DataWatch,
@@ -175,7 +176,7 @@ def test_the_view_is_complete_when_every_watch_has_shown_its_list() -> None:
 
 def pending(pods: list[Pod], observed: dict[str, int], now: float) -> list[policy.PendingTask]:
     there = {pod.name: pod for pod in pods}
-    return policy.pending_tasks(a_run(), STARTED, there, {}, observed, {}, now)
+    return policy.pending_tasks(a_run(), STARTED, Observed(pods=there, scales=observed), now)
 
 
 def test_an_absent_object_is_waited_for_without_a_limit() -> None:
@@ -208,7 +209,7 @@ def with_exits(exits: str, **policy: Any) -> Run:
 
 def judged(run: Run, *pods: Pod, before: Notes = STARTED) -> tuple[Notes, Any]:
     notes = policy.observe_pods(run, before, pods, NOW)
-    return notes, policy.outcome(run, notes, {pod.name: pod for pod in pods}, NOW)
+    return notes, outcome(run, notes, {pod.name: pod for pod in pods}, NOW)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_all_tasks_cannot_restart_after_the_client_has_ended() -> None:
     client = a_pod("mnist-client-0", 0, running=False, succeeded=True)
     there = {pod.name: pod for pod in (client, a_pod("mnist-worker-0", 42, restart_count=1))}
     notes = policy.observe_pods(the_run, STARTED, there.values(), NOW)
-    found = policy.outcome(the_run, notes, there, NOW)
+    found = outcome(the_run, notes, there, NOW)
     assert found == policy.Outcome(
         False,
         "mnist-worker-0 failed with code 42, and all tasks cannot restart, as mnist-client-0 has ended",
@@ -300,7 +301,7 @@ def test_all_tasks_cannot_restart_after_the_client_has_ended() -> None:
 
 def test_a_pod_with_the_values_of_another_upgrade_is_reported_and_replaced_by_the_next_supervisor() -> None:
     other = a_pod("mnist-worker-0", run_hash="other")
-    waiting, *_ = policy.pending_tasks(a_run(), STARTED, {other.name: other}, {}, SCALE, {}, NOW)
+    waiting, *_ = policy.pending_tasks(a_run(), STARTED, Observed(pods={other.name: other}, scales=SCALE), NOW)
     assert "complete or roll back that upgrade, then run `kubectl delete pod mnist-worker-0`" in diagnosis.diagnose(
         "worker", waiting.problem
     )

@@ -1,5 +1,6 @@
 """What the supervisor does for a run with a thousand tasks, counted: calls, copies, requests, passes."""
 
+import dataclasses
 import http.server
 import json
 import queue
@@ -7,20 +8,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
 
-from tests.unit.test_supervision import EXIT_CODE, a_pod, a_run
+from tests.unit.fake_cluster import Dns
+from tests.unit.test_supervision import EXIT_CODE, NOW, RUNNING, STARTED, a_pod, a_run
 from tests.unit.test_watches import client_of
-from trainer.supervisor import diagnosis, supervise, watches
+from trainer.supervisor import diagnosis, policy, supervise, watches
 from trainer.supervisor.changes import Change, PodChanged, PodsListed, ScalesObserved
 from trainer.supervisor.connection import Connection
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.run import Role, Run
 from trainer.supervisor.view import View
 
@@ -57,6 +60,39 @@ def test_a_change_looks_at_one_pod_and_copies_none(loop: supervise._Loop, monkey
     assert not tasks["mnist-worker-7"].ready
     loop._observe([PodChanged("DELETED", PODS[7])])
     assert len(tasks) == WORKERS - 1
+
+
+def test_a_pass_looks_at_what_has_changed(loop: supervise._Loop) -> None:
+    observer, notes = loop.observer, dataclasses.replace(RUNNING, scales={"worker": WORKERS})
+    observer._dns, observer._looked_for_predecessor = cast(Any, Dns()), NOW
+
+    def looked_at(notes: Notes = notes) -> set[str]:
+        return {*observer.observe(notes, 0, NOW).unsteady}
+
+    assert looked_at() == {pod.name for pod in PODS}
+    assert looked_at() == set()
+    ended, waiting = a_pod("mnist-worker-7", 137, 1), a_pod("mnist-worker-8", running=False, problem="ErrImagePull")
+    loop._observe([PodChanged("MODIFIED", ended), PodChanged("MODIFIED", waiting), PodChanged("DELETED", PODS[9])])
+    assert looked_at() == {ended.name, waiting.name}
+    assert looked_at() == {waiting.name}, "it fails the run after a while"
+    assert len(looked_at(dataclasses.replace(notes, state="Stopping"))) == WORKERS - 1
+    assert len(looked_at()) == WORKERS - 1, "all that was seen before belongs to an earlier start"
+
+
+def test_tasks_that_have_no_pod_wait_as_one() -> None:
+    """At the start each pass would make thousands of values for them."""
+    notes = dataclasses.replace(STARTED, scales={"worker": WORKERS})
+    pods = {pod.name: pod for pod in (PODS[0], a_pod("mnist-worker-5", running=False))}
+    absent = {pod.name: NOW for pod in PODS} | {"mnist-worker-8": NOW + 5}
+    warnings = {"mnist-worker-7": "FailedMount: no claim"}
+    observed = Observed(pods=pods, tasks=pods, scales={"worker": WORKERS}, absent=absent, warnings=warnings)
+    found = policy.pending_tasks(RUN, notes, observed, NOW + 9)
+    assert [(task.name.rpartition("-")[2], task.alike, task.since - NOW) for task in found] == [
+        ("1", WORKERS - 4, 0.0),
+        ("5", 1, 0.0),
+        ("7", 1, 0.0),
+        ("8", 1, 5.0),
+    ]
 
 
 def test_changes_in_quick_succession_share_a_pass(loop: supervise._Loop, monkeypatch: pytest.MonkeyPatch) -> None:

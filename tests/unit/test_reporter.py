@@ -25,7 +25,9 @@ from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.observer import Observer
+from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Gang
@@ -236,3 +238,24 @@ def test_a_gang_that_waits_is_one_line_with_what_is_missing(caplog: pytest.LogCa
         f"{start}no node has enough nvidia.com/gpu left: ask for less in worker.gpus, or add a node",
         f"{start}the free nodes hold only a part of them: wait, ask for less, or add nodes",
     ]
+
+
+def test_only_a_pod_whose_task_has_not_been_scaled_away_is_replaced(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is the pod looked at again that stays while its task is scaled away and back."""
+    pods = {pod.name: pod for pod in (a_pod("mnist-ps-0"), a_pod("mnist-ps-1"))}
+    others = pods | {"mnist-ps-1": a_pod("mnist-ps-1", uid="other")}
+
+    def report(count: int, there: dict[str, Pod], *steady: str) -> None:
+        notes = dataclasses.replace(RUNNING, scales={"ps": count})
+        reporter.report_changes(notes, notes, Observed(pods=there, tasks=there, steady=frozenset(steady)))
+
+    report(2, pods)
+    report(1, {"mnist-ps-0": pods["mnist-ps-0"]}, "mnist-ps-0")
+    report(2, others, "mnist-ps-0")
+    assert caplog.messages == []
+    report(1, others, *others)
+    report(2, others, *others)
+    report(2, pods, "mnist-ps-0")
+    assert [line.split(":")[0] for line in caplog.messages] == ["mnist-ps-1 was replaced"]

@@ -15,6 +15,7 @@ from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import CountedRestarts, Notes
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.run import Elastic, Gang, Role, Run, TensorBoard
 from trainer.supervisor.view import View
@@ -89,11 +90,15 @@ STARTED = Notes(hash="abc", definition="def", attempt=1, state="Running", starte
 RUNNING = dataclasses.replace(STARTED, running=NOW + 10)
 
 
+def outcome(the_run: Run, known: Notes, there: dict[str, Pod], now: float) -> policy.Outcome | policy.RestartAll | None:
+    return policy.outcome(the_run, known, Observed(pods=there, tasks=there), now)
+
+
 def outcome_of(
     the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60
 ) -> policy.Outcome | policy.RestartAll | None:
     known = policy.observe_pods(the_run, before, there, now)
-    return policy.outcome(the_run, known, {pod.name: pod for pod in there}, now)
+    return outcome(the_run, known, {pod.name: pod for pod in there}, now)
 
 
 def pending_tasks(
@@ -103,7 +108,8 @@ def pending_tasks(
     unresolved: dict[str, Unresolved] | None = None,
     known: Notes = STARTED,
 ) -> list[policy.PendingTask]:
-    return policy.pending_tasks(the_run, known, there, absent, SCALE, unresolved or {}, NOW)
+    observed = Observed(pods=there, absent=absent, scales=SCALE, unresolved=unresolved or {})
+    return policy.pending_tasks(the_run, known, observed, NOW)
 
 
 def start(
@@ -151,7 +157,7 @@ def test_a_task_that_is_replaced_again_and_again_fails_the_run() -> None:
         pod = a_crashed_pod(uid=f"uid {number}", terminated=Terminated(137, "Error", NOW + 100 * number, 60))
         known = dataclasses.replace(known, counted=dataclasses.replace(known.counted, seen={pod.uid: 1}))
         known = policy.observe_pods(a_run(backoff_limit=3), known, [pod], LATER + 100 * number)
-    assert isinstance(policy.outcome(a_run(backoff_limit=3), known, {pod.name: pod}, NOW + 400), policy.Outcome)
+    assert isinstance(outcome(a_run(backoff_limit=3), known, {pod.name: pod}, NOW + 400), policy.Outcome)
 
 
 def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() -> None:
@@ -281,7 +287,7 @@ def test_incidents_over_the_limit_fail_the_run_but_parking_does_not_count() -> N
     for count, limit in ((3, 3), (4, 3), (400, None)):
         the_run = a_run(backoff_limit=limit)
         known, worker = restart_each_minute(the_run, count, parked)
-        found = policy.outcome(the_run, known, {pod.name: pod for pod in (worker, parked)}, NOW)
+        found = outcome(the_run, known, {pod.name: pod for pod in (worker, parked)}, NOW)
         assert (found is None) == (limit is None or count <= limit)
         if found:
             assert "4 incidents with 4 restarts exceed run.backoffLimit (3)" in found.reason
@@ -295,6 +301,7 @@ def test_the_notes_have_only_pods_that_exist() -> None:
         pod = dataclasses.replace(a_pod("mnist-worker-0", 137, 1), uid=f"uid-{number}")
         queued = dataclasses.replace(a_pod("mnist-worker-1"), uid=f"queued-{number}", gated=True)
         known = policy.observe_pods(a_run(), known, [pod, queued], NOW + 61 * number)
+        known = policy.forget_gone(known, [pod, queued])
     assert (known.counted.seen, known.ungated) == ({"uid-49": 1}, {"queued-49": 0.0})
     assert known.counted.by_role == {"worker": 50}
 
@@ -306,11 +313,11 @@ def test_restarts_within_a_minute_are_one_incident() -> None:
     known = policy.observe_pods(the_run, known, lost[:4], NOW + 5)
     known = policy.observe_pods(the_run, known, lost, NOW + 60)
     assert (known.counted.incidents, known.counted.restarts) == (1, 7)
-    assert policy.outcome(the_run, known, {}, NOW + 60) is None
+    assert outcome(the_run, known, {}, NOW + 60) is None
     again = [dataclasses.replace(pod, restart_count=2) for pod in lost]
     known = policy.observe_pods(the_run, known, again, NOW + 61)
     assert (known.counted.incidents, known.counted.restarts) == (2, 14)
-    assert policy.outcome(the_run, known, {}, NOW + 61)
+    assert outcome(the_run, known, {}, NOW + 61)
 
 
 def test_ten_minutes_without_a_restart_reset_the_count() -> None:
@@ -355,8 +362,8 @@ def test_a_deadline_fails_the_run_and_counts_from_when_a_queue_has_admitted_it()
     assert not queued.admitted
     admitted = policy.observe_pods(the_run, queued, [a_pod("mnist-worker-0")], NOW + 500)
     there = {"mnist-worker-0": a_pod("mnist-worker-0")}
-    assert policy.outcome(the_run, admitted, there, NOW + 599) is None
-    found = policy.outcome(the_run, admitted, there, NOW + 601)
+    assert outcome(the_run, admitted, there, NOW + 599) is None
+    found = outcome(the_run, admitted, there, NOW + 601)
     assert found == policy.Outcome(False, "it took longer than run.activeDeadlineSeconds (100 s)")
     again = lifecycle.restart_all(a_run(), admitted)
     assert (again.admitted, again.running) == (NOW + 500, 0.0), "a restart of all tasks does not extend it"
@@ -890,7 +897,7 @@ def test_a_gang_that_waits_for_nodes_has_no_limit_and_the_clock_begins_when_it_h
     known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
     assert not any(task.waits for task in pending_tasks(the_run, placed, {}, known=known))
     assert start(the_run, placed, {}, NOW + 950, known=known) is None
-    assert policy.outcome(the_run, known, placed, NOW + 950) is None
+    assert outcome(the_run, known, placed, NOW + 950) is None
     failed = start(the_run, placed, {}, NOW + 961, known=known)
     assert failed
     assert "run.startTimeoutSeconds (60 s)" in failed.reason
@@ -917,7 +924,7 @@ def test_the_limits_of_a_gang_that_has_given_its_nodes_back_begin_again() -> Non
     placed = {name: a_pod(name, **later) for name in names}
     known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
     assert start(the_run, placed, {}, NOW + 950, known=known) is None
-    assert policy.outcome(the_run, known, placed, NOW + 950) is None
+    assert outcome(the_run, known, placed, NOW + 950) is None
     assert start(the_run, placed, {}, NOW + 961, known=known)
 
 

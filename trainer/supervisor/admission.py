@@ -106,7 +106,7 @@ def _while_training(run: Run, notes: Notes, workload: Workload, observed: Observ
     placements, done = observed.placements, observed.done
     if not workload.admits(run) or placements.workload != workload.uid:
         return
-    for pod in observed.pods.values():
+    for pod in observed.unsteady.values():
         if pod.gated and pod.run_hash == run.hash and not pod.terminating and workload.covers(pod):
             yield OpenGate(pod.uid, pod.pod_name, placements.by_role.get(pod.role, Placement()))
     if observed.saved != done.published and now - done.published_at >= PUBLISH_SECONDS:

@@ -45,14 +45,13 @@ def _scaled(before: Notes, after: Notes, sentence: str) -> Report:
 
 def _of_tasks(run: Run, notes: Notes, observed: Observed, now: float) -> Decision:
     """What follows from the pods of tasks."""
-    notes = policy.observe_pods(run, notes, observed.tasks.values(), now)
-    there = {**observed.pods, **observed.tasks}
-    found = policy.pending_tasks(run, notes, there, observed.absent, observed.scales, observed.unresolved, now)
-    pending = [policy.with_warning(run, task, observed.warnings) for task in found]
+    notes = policy.observe_pods(run, notes, observed.unsteady_tasks.values(), now)
+    notes = policy.forget_gone(notes, observed.tasks.values())
+    pending = policy.pending_tasks(run, notes, observed, now)
     if notes.state == "Running" and not notes.running and all(task.started for task in pending):
         notes = dataclasses.replace(notes, running=now)
     seen, reports = notes, []
-    end = policy.outcome(run, notes, observed.tasks, now)
+    end = policy.outcome(run, notes, observed, now)
     end = end or policy.start_outcome(run, notes, pending, now)
     notes, sentence = elastic.adjust(run, notes, pending, now)
     if sentence:

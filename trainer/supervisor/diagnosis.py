@@ -137,6 +137,7 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
 )
 
 
+@functools.lru_cache(maxsize=10_000)  # as for `diagnose`
 def lacks_capacity(problem: str) -> bool:
     """Whether a pod waits for a node or for quota, which an autoscaler or the end of another run may give.
 

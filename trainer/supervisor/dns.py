@@ -47,20 +47,27 @@ class DnsProbe:
         """Forget what has resolved: other pods follow."""
         self._resolved: set[str] = set()
         self._since: dict[str, float] = {}
+        """By task, until its name has resolved."""
         self._next_lookup: dict[str, float] = {}
 
     def look_up(self, pods: Iterable[Pod]) -> None:
         """Look up the running pods whose names have not resolved yet."""
         now = time.time()
         for pod in pods:
-            # No task connects to a client, so its name need not resolve.
-            if not pod.running or pod.name in self._resolved or self._run.roles[pod.role].job:
+            if self.has_resolved(pod):
+                self._since.pop(pod.name, None)
+                continue
+            if not pod.running:
                 continue
             self._hosts[pod.name] = f"{pod.name}.{self._run.stateful_set(pod.role)}"
             self._since.setdefault(pod.name, now)
             if now >= self._next_lookup.setdefault(pod.name, now + LOOKUP_INTERVAL):
                 self._next_lookup[pod.name] = float("inf")  # until this lookup has ended
                 self._wanted.put(pod.name)
+
+    def has_resolved(self, pod: Pod) -> bool:
+        """Whether the pod's name has resolved, or need not: no task connects to a client."""
+        return pod.name in self._resolved or bool(self._run.roles[pod.role].job)
 
     def unresolved(self) -> dict[str, Unresolved]:
         """By task: the host names that do not resolve although the grace period is over."""

@@ -28,10 +28,11 @@ def adjust(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float) -
         return notes, ""
     scale, wanted = notes.scales[ROLE], notes.elastic.wanted or run.roles[ROLE].replicas
     stuck = [task for task in pending if task.role == ROLE and task.unscheduled]
+    count = sum(task.alike for task in stuck)
     gap = notes.elastic.gap or FIRST_RETRY_SECONDS
     if any(now - task.since >= run.node_wait_seconds for task in stuck) and scale > run.elastic.min:
-        fitting = max(run.elastic.min, scale - len(stuck))
-        others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+        fitting = max(run.elastic.min, scale - count)
+        others = f" (and {count - 1} more)" if count > 1 else ""
         return (
             dataclasses.replace(
                 notes,

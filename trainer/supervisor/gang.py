@@ -24,11 +24,12 @@ def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float
     if notes.state != "Running" or run.gang is None or not run.is_placed_together:
         return notes, ""
     lost = [task for task in pending if task.unscheduled]
-    placed = len(policy.expected_tasks(run, notes)) - len(lost)
+    placed = len(policy.expected_tasks(run, notes)) - sum(task.alike for task in lost)
     stuck = [task for task in lost if now - task.since >= run.node_wait_seconds]
     if not stuck or not 0 < placed < run.gang.size or any(task.in_gang for task in pending):
         return notes, ""
-    others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+    count = sum(task.alike for task in stuck)
+    others = f" (and {count - 1} more)" if count > 1 else ""
     sentence = (
         f"{stuck[0].name}{others} has no node, and only {placed} of the {run.gang.size} tasks of the gang have one: "
         "ending all tasks, which start together again when there is room (scheduling.gang)"

@@ -1,7 +1,8 @@
 """What one pass decides by: what the watches have shown, and what was read beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.kueue import Placement, Workload
@@ -41,9 +42,12 @@ class Observed:
     """The observations of one pass. Times are in seconds since 1970."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    """The pods of tasks, also those of another run, by task."""
+    """The pods of tasks, also those of another run, by task; with what the log says of the end of their container."""
     tasks: Mapping[str, Pod] = field(default_factory=dict)
-    """The pods of this run, by task."""
+    """Those of this run."""
+    steady: Set[str] = frozenset()
+    """The tasks whose pods an earlier pass of the same state has looked at, and of which nothing follows until they
+    change: of thousands, nearly all."""
     scales: Mapping[str, int] = field(default_factory=dict)
     """By component; without those whose object does not exist."""
     confirmed: Mapping[str, int] = field(default_factory=dict)
@@ -72,3 +76,13 @@ class Observed:
     saved: int = 0
     """When the leader saved its last checkpoint; 0 if it has not said so."""
     done: Done = field(default_factory=Done)
+
+    @cached_property
+    def unsteady(self) -> Mapping[str, Pod]:
+        """The pods that this pass looks at, by task."""
+        return {name: pod for name, pod in self.pods.items() if name not in self.steady}
+
+    @cached_property
+    def unsteady_tasks(self) -> Mapping[str, Pod]:
+        """Those of this run."""
+        return {name: pod for name, pod in self.unsteady.items() if name in self.tasks}

@@ -45,6 +45,10 @@ class Observer:
         self.since = 0.0
         """When the run has started, in seconds since 1970: earlier warnings are about another one."""
         self._warnings: dict[str, str] = {}
+        self._state = ""
+        """The state of the run in the last pass."""
+        self._steady: set[str] = set()
+        """Those of `Observed` in the next pass, if the state is the same and their pods do not change."""
         self._confirmed: Mapping[str, int] = {}
         self._absent: dict[str, float] = {}
         self._workload_absent: float | None = None
@@ -72,14 +76,16 @@ class Observer:
                     pass
                 case _:
                     changed.update(self.view.apply(change))
+        self._steady -= changed
+        there = {} if self.view.pods is None else self.view.pods
         for name in changed:
             self.tasks.pop(name, None)
-            pod = (self.view.pods or {}).get(name)
+            pod = there.get(name)
             if pod is None or not self._is_own(pod):
                 continue
             if lacks_termination(pod) and name not in finished:
                 pod = with_logged_termination(pod, self._logs.last_line(pod.pod_name, pod.role), time.time())
-            self.tasks[name] = pod
+            self.tasks[name] = there[name] = pod
 
     def _is_own(self, pod: Pod) -> bool:
         """Whether a pod is that of a task of this run."""
@@ -114,20 +120,23 @@ class Observer:
         there, confirmed = view.pods or {}, self._confirmed
         predecessor = self._predecessor(notes, now, leaves)
         state = lifecycle.advance(run, notes, there, view.scales, now).state
+        if state != self._state:
+            self._state = state
+            self._steady.clear()
         if not (leaves or predecessor):
             self._confirmed = view.scales
             self._workload_absent = None if view.workload else (self._workload_absent or now)
             self._read_flavors(state, view.workload, now)
             if state in lifecycle.TRAINING:
-                expected = policy.expected_tasks(run, notes)
-                self._absent = {name: self._absent.get(name, now) for name, _ in expected if name not in self.tasks}
-                self._dns.look_up(self.tasks.values())
+                absent = policy.expected_tasks(run, notes).keys() - self.tasks.keys()
+                self._absent = {name: self._absent.get(name, now) for name in absent}
             may_leave = notes.has_ended and run.tensorboard and run.tensorboard.leaves_node
             if may_leave and not self._tensorboard_left and view.scales.get(TENSORBOARD) == 0:
                 self._tensorboard_left = not self._api.has_tensorboard()
-        return Observed(
+        observed = Observed(
             pods=there,
             tasks=self.tasks,
+            steady=frozenset(self._steady),
             scales=view.scales,
             confirmed=confirmed,
             templates=view.templates,
@@ -145,6 +154,13 @@ class Observer:
             saved=saved,
             done=self._done,
         )
+        if state in lifecycle.TRAINING and not (leaves or predecessor):
+            looked_at = observed.unsteady_tasks
+            self._dns.look_up(looked_at.values())
+            self._steady.update(
+                name for name, pod in looked_at.items() if pod.is_steady and self._dns.has_resolved(pod)
+            )
+        return observed
 
     def _predecessor(self, notes: Notes, now: float, leaves: bool) -> str:
         """The Job of an earlier supervisor that the release wants again, if it has ended: nothing would end the run."""

@@ -101,6 +101,13 @@ class Pod:
     """The revision of the StatefulSet's template that the pod was made from; empty for a Job's pod."""
 
     @property
+    def is_steady(self) -> bool:
+        """Whether the container runs, and no time at which something follows from the pod comes until it changes."""
+        waits = self.gated or self.awaits_restart or self.problem or not self.node
+        ends = self.terminating or self.succeeded or self.deadline is not None
+        return self.running and not (waits or ends)
+
+    @property
     def ending(self) -> str:
         """How the container last terminated, with the remedy if it used too much memory."""
         remedy = f"OOMKilled: raise {self.role}.resources.limits.memory"

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.supervisor.diagnosis import diagnose, lacks_capacity
-from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import CountedRestarts, Notes
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.pods import Pod, Template, ended_by_itself
 from trainer.supervisor.run import ExitAction, Run
 
@@ -59,15 +59,22 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
     Args:
         run: The run.
         notes: The notes before.
-        pods: All pods of the run's tasks.
+        pods: Pods of the run's tasks.
         now: Seconds since 1970.
     """
-    present = list(pods)
-    notes = _observe_starts(run, notes, present, now)
-    for pod in present:
+    looked_at = list(pods)
+    notes = _observe_starts(run, notes, looked_at, now)
+    for pod in looked_at:
         if pod.name not in notes.finished:  # later changes of the pod have no effect
             notes = _observe_end(run, notes, pod, now)
-    uids = {pod.uid for pod in present}
+    return notes
+
+
+def forget_gone(notes: Notes, pods: Iterable[Pod]) -> Notes:
+    """The notes without what they have about pods that no longer exist; `pods` are all those of the run's tasks."""
+    if not notes.counted.seen and not notes.ungated:
+        return notes
+    uids = {pod.uid for pod in pods}
     return dataclasses.replace(
         notes,
         counted=dataclasses.replace(
@@ -89,7 +96,7 @@ def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> 
             ungated[pod.uid] = now
         if pod.name == run.leader and pod.node:
             leader = pod.uid
-        if pod.image and [pod.name] == run.tasks(pod.role, 1):
+        if pod.image and pod.name == run.task(pod.role, 0):
             images[pod.role] = pod.image
     return dataclasses.replace(notes, leader=leader, ungated=ungated, admitted=admitted, images=images)
 
@@ -164,20 +171,17 @@ def is_outdated(run: Run, pod: Pod, template: Template | None, now: float) -> bo
     return is_settled and pod.revision not in ("", template.revision) and not has_started(pod)
 
 
-def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outcome | RestartAll | None:
+def outcome(run: Run, notes: Notes, observed: Observed, now: float) -> Outcome | RestartAll | None:
     """The run's outcome, or None while it continues.
 
     Args:
         run: The run.
         notes: The notes, updated by `observe_pods`.
-        pods: The pods of the run's tasks, by task.
+        observed: What is observed.
         now: Seconds since 1970.
     """
-    if run.success_policy == "Chief":
-        needed = {run.leader}
-    else:
-        needed = {task for role in ("chief", "worker") for task in run.tasks(role, notes.scales.get(role, 0))}
-    if needed and all(notes.finished.get(pod) == 0 for pod in needed):
+    pods = observed.tasks
+    if _has_succeeded(run, notes):
         who = run.leader if run.success_policy == "Chief" else "every worker"
         restarts = sum(notes.counted.by_role.values())
         after = f", after {restarts} restart{'s' if restarts > 1 else ''} of tasks" if restarts else ""
@@ -187,8 +191,8 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
             ending = f"{name} failed with {_describe(pods.get(name), code)}"
             action = run.on_exit(run.role_of(name), code)
             return _restart_all(run, notes, ending, name) if action == "RestartAll" else _failure(action, ending, name)
-    for pod in pods.values():
-        if pod.name in notes.finished:
+    for name, pod in observed.unsteady_tasks.items():
+        if name in notes.finished:
             continue
         on_conditions = run.failure_policy.on_conditions(pod.role, pod.conditions)
         ending = f"{pod.name} was disrupted"
@@ -202,6 +206,16 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     if limit is not None and notes.admitted and now - notes.admitted > limit:
         return Outcome(False, f"it took longer than run.activeDeadlineSeconds ({limit} s)")
     return None
+
+
+def _has_succeeded(run: Run, notes: Notes) -> bool:
+    """Whether all tasks on which success depends have ended with code 0."""
+    if run.success_policy == "Chief":
+        return notes.finished.get(run.leader) == 0
+    counts = {role: notes.scales.get(role, 0) for role in ("chief", "worker")}
+    if not 0 < sum(counts.values()) <= len(notes.finished):
+        return False
+    return all(notes.finished.get(task) == 0 for task in run.roles_of(tuple(counts.items())))
 
 
 def _failure(action: ExitAction, ending: str, task: str) -> Outcome:
@@ -235,7 +249,7 @@ def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Ou
 
 @dataclass(frozen=True)
 class PendingTask:
-    """A task that does not run although it should, or whose host name does not resolve."""
+    """A task that does not run although it should, or whose host name does not resolve; it may stand for others."""
 
     name: str
     role: str
@@ -255,6 +269,8 @@ class PendingTask:
     """Whether its pod has no node, and Kubernetes finds none or does not create the pod."""
     unresolved: bool = False
     """Whether its pod runs, and only its host name does not resolve."""
+    alike: int = 1
+    """How many tasks without a pod wait alike, of which this is the first; 1 for a task with a pod."""
 
     @property
     def waits(self) -> bool:
@@ -267,60 +283,67 @@ class PendingTask:
         return self.unscheduled and lacks_capacity(self.problem)
 
 
-def pending_tasks(
-    run: Run,
-    notes: Notes,
-    pods: Mapping[str, Pod],
-    absent: Mapping[str, float],
-    scales: Mapping[str, int],
-    unresolved: Mapping[str, Unresolved],
-    now: float,
-) -> list[PendingTask]:
-    """The tasks that the run waits for.
+def pending_tasks(run: Run, notes: Notes, observed: Observed, now: float) -> list[PendingTask]:
+    """The tasks that the run waits for, in their order.
 
     Args:
         run: The run.
         notes: The notes, updated by `observe_pods`.
-        pods: The pods of tasks, by task, including those of another run.
-        absent: By task without a pod of this run: since when, in seconds since 1970.
-        scales: The observed scales, by component.
-        unresolved: By task: host names that do not resolve.
+        observed: What is observed.
         now: Seconds since 1970.
     """
-    found = []
-    # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
-    scheduled = [pod.scheduled for pod in pods.values() if pod.node]
-    gang_waits, placed = run.is_placed_together and not scheduled, min(scheduled, default=0.0)
-    for name, role in expected_tasks(run, notes):
-        if name in notes.finished:
+    expected = expected_tasks(run, notes)
+    alike: dict[object, list[str]] = {}
+    for name, role in expected.items():
+        if name in notes.finished or (name in observed.steady and role in observed.scales):
             continue
-        pod, lookup = pods.get(name), unresolved.get(name)
-        if role not in scales:
-            kind = "Job" if run.roles[role].job else "StatefulSet"
-            problem = f"absent: the {kind} {run.roles[role].job or run.stateful_set(role)}"
-            found.append(PendingTask(name, role, absent.get(name, now), False, problem, held=True))
-        elif pod and pod.run_hash != run.hash:
-            since = max(notes.started, absent.get(name, now))
-            found.append(PendingTask(name, role, since, False, f"another run: {pod.pod_name}"))
-        elif pod is None:
-            since = max(notes.started, absent.get(name, now))
-            found.append(PendingTask(name, role, since, False, "", unscheduled=True))
-        elif pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:
-            found.append(PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}"))
-        elif pod.problem or not has_started(pod):
-            unscheduled = bool(pod.problem) and not pod.node and not pod.gated and not gang_waits
-            task = PendingTask(name, role, _since(run, notes, pod, placed), has_started(pod), pod.problem)
-            found.append(dataclasses.replace(task, gated=pod.gated, in_gang=gang_waits, unscheduled=unscheduled))
-        elif lookup and not pod.terminated:  # a task that keeps ending has no address for a while, each time
-            since = max(_since(run, notes, pod, placed), lookup.since)
-            found.append(PendingTask(name, role, since, True, f"does not resolve: {lookup.host}", unresolved=True))
+        # At the start of a large run thousands have no pod, and wait alike.
+        absent = role, observed.absent.get(name), observed.warnings.get(name)
+        alike.setdefault(name if name in observed.pods else absent, []).append(name)
+    # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
+    scheduled = [pod.scheduled for pod in observed.pods.values() if pod.node] if run.is_placed_together else [0.0]
+    placed = min(scheduled, default=None)
+    found = []
+    for names in alike.values():
+        if task := _pending_task(run, notes, observed, names[0], expected[names[0]], placed, now):
+            task = with_warning(run, task, observed.warnings)
+            found.append(dataclasses.replace(task, alike=len(names)) if len(names) > 1 else task)
     return found
+
+
+def _pending_task(
+    run: Run, notes: Notes, observed: Observed, name: str, role: str, placed: float | None, now: float
+) -> PendingTask | None:
+    """What a task waits for, if it does. `placed` is when a gang got its first node; None if it waits for nodes."""
+    pod, lookup, absent = observed.pods.get(name), observed.unresolved.get(name), observed.absent.get(name, now)
+    if role not in observed.scales:
+        kind = "Job" if run.roles[role].job else "StatefulSet"
+        problem = f"absent: the {kind} {run.roles[role].job or run.stateful_set(role)}"
+        return PendingTask(name, role, absent, False, problem, held=True)
+    if pod and pod.run_hash != run.hash:
+        return PendingTask(name, role, max(notes.started, absent), False, f"another run: {pod.pod_name}")
+    if pod is None:
+        return PendingTask(name, role, max(notes.started, absent), False, "", unscheduled=True)
+    if pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:
+        return PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}")
+    since = _since(run, notes, pod, placed or 0.0)
+    if pod.problem or not has_started(pod):
+        waits = placed is None
+        unscheduled = bool(pod.problem) and not pod.node and not pod.gated and not waits
+        started = has_started(pod)
+        return PendingTask(name, role, since, started, pod.problem, pod.gated, waits, unscheduled=unscheduled)
+    if lookup and not pod.terminated:  # a task that keeps ending has no address for a while, each time
+        since = max(since, lookup.since)
+        return PendingTask(name, role, since, True, f"does not resolve: {lookup.host}", unresolved=True)
+    return None
 
 
 def with_warning(run: Run, task: PendingTask, warnings: Mapping[str, str]) -> PendingTask:
     """The task with why it does not run: from its pod's status, else the last warning about it or its owner."""
+    if task.problem or not warnings:
+        return task
     owner = run.roles[task.role].job or run.stateful_set(task.role)
-    return dataclasses.replace(task, problem=task.problem or warnings.get(task.name) or warnings.get(owner, ""))
+    return dataclasses.replace(task, problem=warnings.get(task.name) or warnings.get(owner, ""))
 
 
 def explain(task: PendingTask) -> str:
@@ -360,9 +383,9 @@ def start_outcome(run: Run, notes: Notes, pending: Iterable[PendingTask], now: f
     return None
 
 
-def expected_tasks(run: Run, notes: Notes) -> list[tuple[str, str]]:
-    """The names and roles of the tasks that should exist."""
-    return [(name, role) for role in run.roles for name in run.tasks(role, notes.scales.get(role, 0))]
+def expected_tasks(run: Run, notes: Notes) -> Mapping[str, str]:
+    """The roles of the tasks that should exist, by task, in their order."""
+    return run.roles_of(tuple((role, notes.scales.get(role, 0)) for role in run.roles))
 
 
 def has_started(pod: Pod) -> bool:

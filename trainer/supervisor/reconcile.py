@@ -43,7 +43,7 @@ def is_settled(run: Run, notes: Notes, observed: Observed, now: float) -> bool:
 
 def _wanted(run: Run, notes: Notes, observed: Observed, now: float) -> dict[str, int]:
     """The scale that each object should have now, by component."""
-    wanted = scales.wanted(run, notes, {**observed.pods, **observed.tasks}, now)
+    wanted = scales.wanted(run, notes, observed.pods, now)
     return wanted | {TENSORBOARD: 0} if _leaves_node(run, notes, observed, now) else wanted
 
 
@@ -62,17 +62,17 @@ def _lacks_account(run: Run, observed: Observed) -> bool:
 def _removals(run: Run, notes: Notes, observed: Observed, now: float) -> Iterator[RemovePod]:
     """The pods of lost nodes, those with outdated settings, and those of tasks that restart sooner in a new pod."""
     limit = run.node_loss_seconds
-    for pod in observed.pods.values():
+    for pod in observed.unsteady.values():
         if limit is not None and pod.deadline is not None and now - pod.deadline > limit:
             yield RemovePod(pod.uid, "lost", pod)
     if notes.state not in lifecycle.TRAINING:
         return
-    for pod in observed.pods.values():
+    for pod in observed.unsteady.values():
         # Kueue has admitted what the pods of a queued run ask for.
         is_changeable = not run.is_queued and not pod.terminating
         if is_changeable and policy.is_outdated(run, pod, observed.templates.get(pod.role), now):
             yield RemovePod(pod.uid, "outdated", pod)
-    for pod in observed.tasks.values():
+    for pod in observed.unsteady_tasks.values():
         template = observed.templates.get(pod.role)
         if template and template.run_hash != run.hash:  # an upgrade has failed half-way: the new pod would be its run's
             continue

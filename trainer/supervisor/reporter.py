@@ -52,6 +52,9 @@ class Reporter:
     def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs) -> None:
         self._run, self._api, self._logs = run, api, logs
         self._uids: dict[str, str] = {}
+        """Those of the pods that were last seen, by task that should exist."""
+        self._scales: Mapping[str, int] = {}
+        """How many should."""
         self._replaced: set[str] = set()
         self._lost: set[str] = set()
         self._reported: dict[str, float] = {}
@@ -109,6 +112,7 @@ class Reporter:
         attempt = f" (attempt {self._run.attempt})" if self._run.attempt > 1 else ""
         sentence = f"starting {tasks}{self._on_version}{attempt}"
         self._uids.clear()  # of pods that have ended together; these replace none
+        self._scales = {}
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
 
@@ -127,7 +131,7 @@ class Reporter:
             self._report_all(decision.reports)
             self.report_start(seen)
         if decision.pending is not None:
-            self.report_changes(before, seen, observed.tasks)
+            self.report_changes(before, seen, observed)
             self.report_pending(seen, decision.pending, now)
         if not starts:
             self._report_all(decision.reports)
@@ -151,16 +155,18 @@ class Reporter:
             self._stopping_reported = now
             logger.info(f"waiting for {_listed(set(pods))} to end")
 
-    def report_changes(self, before: Notes, after: Notes, pods: Mapping[str, Pod]) -> None:
+    def report_changes(self, before: Notes, after: Notes, observed: Observed) -> None:
         """Report what has changed."""
         for name, code in after.finished.items():
             if name not in before.finished:
                 logger.info(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
-        lost = set()
-        expected = {name for name, _ in policy.expected_tasks(self._run, after)}
-        for name in self._uids.keys() - expected:
-            del self._uids[name]
-        for name, pod in pods.items():
+        lost, pods = set(), observed.tasks
+        expected, looked_at = policy.expected_tasks(self._run, after), observed.unsteady_tasks
+        if after.scales != self._scales:
+            self._scales, looked_at = after.scales, pods
+            for name in self._uids.keys() - expected.keys():
+                del self._uids[name]
+        for name, pod in looked_at.items():
             if name not in expected:  # scaled away: its next pod replaces none
                 continue
             if pod.terminated and after.counted.seen.get(pod.uid, 0) > before.counted.seen.get(pod.uid, 0):
@@ -203,7 +209,7 @@ class Reporter:
         back = {
             name for name in self._lost - lost if name in pods and pods[name].running and not pods[name].terminating
         }
-        expected = {name for name, _ in policy.expected_tasks(self._run, notes)}
+        expected = policy.expected_tasks(self._run, notes).keys()
         self._lost = ((self._lost | lost) - back - notes.finished.keys()) & expected
         if lost:
             self._api.record_event("Warning", "TasksLost", f"{_listed(lost)} ended or lost its node, and restarts")
@@ -246,7 +252,8 @@ class Reporter:
             if not task.in_gang:  # the reason may have the task's own name, such as that of its host
                 by_reason.setdefault(policy.explain(task).replace(task.name, ""), []).append(task)
         for reason, tasks in by_reason.items():
-            others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
+            count = sum(task.alike for task in tasks)
+            others = f" (and {count - 1} more)" if count > 1 else ""
             self._report_waiting(f"{tasks[0].name}: {policy.explain(tasks[0])}{others}", reason, tasks, now)
         if gang := [task for task in pending if task.in_gang]:
             reasons = dict.fromkeys(map(policy.explain, gang))

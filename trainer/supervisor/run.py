@@ -4,9 +4,11 @@
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -102,6 +104,16 @@ class Role:
             if _applies(codes, code):
                 return cast(ExitAction, action)
         return "End"
+
+
+def _task(fullname: str, role: str, index: int) -> str:
+    return f"{fullname}-{role}-{index}"
+
+
+@functools.lru_cache(maxsize=4)  # of thousands of tasks, in each pass
+def _roles_of(fullname: str, scales: tuple[tuple[str, int], ...]) -> Mapping[str, str]:
+    names = {_task(fullname, role, index): role for role, count in scales for index in range(count)}
+    return MappingProxyType(names)
 
 
 def _applies(codes: str, code: int) -> bool:
@@ -335,9 +347,17 @@ class Run(RunValues):
         limit = 0 if role is None else role.replicas if role.addresses is None else role.addresses
         return self.is_task(task) and int(task.rpartition("-")[2]) < limit
 
-    def tasks(self, role: str, replicas: int) -> list[str]:
-        """The names of the first tasks of a role."""
-        return [f"{self.fullname}-{role}-{index}" for index in range(replicas)]
+    def task(self, role: str, index: int) -> str:
+        """The name of a task."""
+        return _task(self.fullname, role, index)
+
+    def roles_of(self, scales: tuple[tuple[str, int], ...]) -> Mapping[str, str]:
+        """The roles of the first tasks of some roles, by task.
+
+        Args:
+            scales: The roles, and how many tasks of each.
+        """
+        return _roles_of(self.fullname, scales)
 
     def stateful_set(self, role: str) -> str:
         """The name of a role's StatefulSet, and of its headless Service."""

@@ -44,8 +44,8 @@ def _freed(run: Run, notes: Notes, tasks: Mapping[str, Pod]) -> list[str]:
     """The roles whose resources run.cleanPodPolicy frees after the training."""
     freed = []
     for role, values in run.roles.items():
-        names = run.tasks(role, notes.scales.get(role, 0))
-        is_done = set(names) <= set(notes.finished)
+        names = run.roles_of(((role, notes.scales.get(role, 0)),)).keys()
+        is_done = names <= notes.finished.keys()
         completes = values.job and is_done and not any(notes.finished[name] for name in names)
         there = [tasks[name] for name in names if name in tasks]
         if completes and there and not any(pod.running or pod.has_sidecar or not pod.terminated for pod in there):

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 PASS_SECONDS = 2.0
 """The longest time between two passes of the loop."""
 GATHER_SECONDS = 0.2
-"""The shortest time between two passes. A pass looks at every task, so changes in quick succession share one."""
+"""The shortest time between two passes: changes in quick succession share one."""
 TURN_SECONDS = 10.0
 """A supervisor that waits for its turn looks this often whether it is."""
 
