@@ -56,8 +56,10 @@ echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 export TASK_REPORTS=yes # in the log, for the supervisor
 
-# The pod that replaces a task has another address. TensorFlow's gRPC would look it up every 30 seconds.
-export TF_GRPC_DEFAULT_OPTIONS="${TF_GRPC_DEFAULT_OPTIONS-grpc.dns_min_time_between_resolutions_ms=1000}"
+# The pod that replaces a task has another address, and a task that restarts is there soon. TensorFlow's gRPC would look the
+# address up every 30 seconds, and connect every second.
+options=grpc.dns_min_time_between_resolutions_ms=1000,grpc.testing.fixed_reconnect_backoff_ms=200
+export TF_GRPC_DEFAULT_OPTIONS="${TF_GRPC_DEFAULT_OPTIONS-$options}"
 
 # Also write the output into the training directory, if it is mounted and the image has the programs for it.
 pipe=$TASK_DIR/output
