@@ -101,6 +101,9 @@ def test_a_signal_is_a_negative_code_and_only_its_task_ends(start: Callable[...,
     assert second.poll() is None
     second.terminate()
     assert second.wait(SECONDS) is not None
+    third, _ = start(text, 2)
+    third.terminate()
+    assert third.wait(SECONDS) == -signal.SIGTERM, "at once"
 
 
 SLOW = "import time; print('here', flush=True); time.sleep(1000)"

@@ -33,7 +33,7 @@ SIZE = 1 << 16
 
 def main() -> int:
     """Serve until the launcher closes its socket, and then end the tasks that are left; returns 0."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a whole group: the launcher ends the tasks, and waits for them
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # one for all: the launcher ends the tasks, and waits
     die_with_parent(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as launcher:
         for name in sys.argv[2:]:
@@ -118,10 +118,10 @@ def _become(request: dict[str, Any], output: int, others: Sequence[int], server:
     code: object = 1
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         die_with_parent(name=request["name"])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have come already
         if os.getppid() != server:  # it has died before that
             sys.exit(128 + signal.SIGTERM)
         for standard in (sys.stdout, sys.stderr):
