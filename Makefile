@@ -176,7 +176,7 @@ build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=g
 
 package-model: $(SETUP) engine ## build an image that serves one model: make package-model MODEL=runs/NAME (NAME=digits: its name in URLs)
 	@test -n '$(MODEL)' || { echo 'package-model: MODEL is not set: name the directory of a run, as in' \
-	  'make package-model MODEL=runs/20261130-083827' >&2; exit 2; }
+	  'make package-model MODEL=runs/20261130-120459' >&2; exit 2; }
 	@DOCKER_BUILDKIT=1 $(BIN)/python -m trainer.serving.package $(if $(NAME),--name '$(NAME)') '$(MODEL)' -- $(BUILD_COMMAND)
 
 ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES)
