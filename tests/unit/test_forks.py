@@ -127,7 +127,7 @@ def alone(tmp_path: Path) -> Iterator[tuple[Forks, Callable[[str], Started], psu
 
     yield forks, start, server
     forks.close(0)
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)  # one of another test may end meanwhile
 
 
 Alone = tuple[Forks, Callable[[str], Started], psutil.Process]
