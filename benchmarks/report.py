@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from benchmarks import figures
 from benchmarks.plan import ACCURACY, BFLOAT16, BUSY, LARGE, LEARNING, LONG, MODELS, MODES, RATES, SINGLE, STRATEGIES
 from benchmarks.results import measured_on
 from benchmarks.workload import Mode, Run, Workload
@@ -335,13 +336,8 @@ def _name(workload: Workload) -> str:
 
 def draw(runs: Sequence[Run], file: Path) -> None:
     """Plot the ratios to the classic code of every workload and the targets as an SVG file."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot
-
+    pyplot = figures.pyplot()
     measured = of(runs, RATES)
-    pyplot.rcParams.update({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
     figure, axes = pyplot.subplots(1, len(MODES), figsize=(9, 3.2), sharey=True)
     for axis, mode in zip(axes, MODES, strict=True):
         workloads = [workload for workload in _workloads(measured) if workload.mode == mode]
@@ -361,9 +357,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
             xlim=(0, None),
         )
     axes[0].invert_yaxis()
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    figures.save(figure, file)
 
 
 _PARTS: tuple[tuple[str, Callable[[Sequence[Run]], str]], ...] = (

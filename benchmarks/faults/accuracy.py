@@ -17,16 +17,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.faults import page
 from benchmarks.faults.cluster import FaultError
 from benchmarks.faults.faults import KILL
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.run import disturb, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import Workload
-from benchmarks.report import insert, row
+from benchmarks.report import row
 from benchmarks.results import describe_machine, measured_on
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
-COMMENTS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
 STEPS = 2400
 PAUSE_SECONDS = 1.5
 """Between a recovery and the next fault."""
@@ -56,7 +55,7 @@ def main() -> int:
         return 1
     text = render(scores, lost, len(seeds))
     print(text)
-    insert(DOCUMENT, f"{measured_on(describe_machine())}\n\n{text}", COMMENTS)
+    page.write("accuracy", f"{measured_on(describe_machine())}\n\n{text}")
     return 0
 
 

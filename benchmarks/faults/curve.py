@@ -3,16 +3,15 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from benchmarks import figures
+from benchmarks.faults import page
 from benchmarks.faults.cluster import PLACES, Place
 from benchmarks.faults.points import INTERVALS, MODES_AND_TABLES, Outcome, Struck, Training
-from benchmarks.report import insert, row
+from benchmarks.report import row
 from benchmarks.results import measured_on
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
-PICTURE = DOCUMENT.with_name("goodput.svg")
-COMMENTS = ("<!-- goodput: begin -->", "<!-- goodput: end -->")
+PICTURE = page.DOCUMENT.with_name("goodput.svg")
 LONGER = (1200, 3600)
 """Intervals in seconds that are not measured."""
 COLOURS: dict[Training, str] = dict(zip(MODES_AND_TABLES, ("#4477aa", "#ee6677", "#228833", "#aa7700"), strict=True))
@@ -46,7 +45,7 @@ def publish(outcomes: Sequence[Outcome]) -> None:
         return
     if _curves(outcomes):
         draw(outcomes)
-    insert(DOCUMENT, render(outcomes), COMMENTS)
+    page.write("goodput", render(outcomes))
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
@@ -125,12 +124,7 @@ def _duration(seconds: int) -> str:
 
 def draw(outcomes: Sequence[Outcome]) -> None:
     """Plot the goodput by the interval as an SVG file: measured as a line, extrapolated as a dashed one."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif", "font.size": 9})
+    pyplot = figures.pyplot()
     curves = _curves(outcomes)
     places = list(dict.fromkeys(place for place, _ in curves))
     figure, axes = pyplot.subplots(1, len(places), figsize=(4.6 * len(places), 3), sharey=True, squeeze=False)
@@ -152,6 +146,4 @@ def draw(outcomes: Sequence[Outcome]) -> None:
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("goodput")
     axes[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
-    pyplot.close(figure)
+    figures.save(figure, PICTURE)

@@ -1,5 +1,6 @@
 """The points of the curve of goodput, and what was measured at each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -69,10 +70,13 @@ class Point:
         return 1 if self.is_rare else INTERVALS[self.interval]
 
     @property
+    def _planned(self) -> Sequence[tuple[Fault, str]]:
+        return (RARE if self.is_rare else USUAL)[self.place]
+
+    @property
     def workload(self) -> Workload:
         """What it trains, for longer than it is measured."""
         mode: Mode = "asynchronous" if self.mode == "tables" else self.mode
-        kinds = (RARE if self.is_rare else USUAL)[self.place]
         on_two_nodes = self.is_rare and self.place == "cluster"
         return Workload(
             mode,
@@ -80,7 +84,7 @@ class Point:
             chief=on_two_nodes,
             evaluator=self.is_rare,
             nodes=1 + on_two_nodes,
-            seconds=10 * self.interval * self.rounds * len(kinds),
+            seconds=10 * self.interval * self.rounds * len(self._planned),
             has_table=self.mode == "tables",
         )
 
@@ -89,7 +93,7 @@ class Point:
         """The faults in turn, with the tasks that they hit."""
         workload = self.workload
         found = []
-        for fault, name in (RARE if self.is_rare else USUAL)[self.place]:
+        for fault, name in self._planned:
             named = {"leader": [workload.leader], "all": workload.tasks, "": []}.get(name, [name])
             if set(named) <= {*workload.tasks, SUPERVISOR}:
                 found.append((fault, named))

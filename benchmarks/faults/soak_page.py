@@ -1,36 +1,26 @@
 """Render what a long soak has seen as curves and a table of docs/faults.md. This module measures nothing."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from benchmarks import figures
+from benchmarks.faults import page
 from benchmarks.faults.resources import Held
-from benchmarks.report import insert
 from benchmarks.results import describe_machine, measured_on
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
-PICTURE = DOCUMENT.with_name("soak.svg")
-COMMENTS = ("<!-- soak: begin -->", "<!-- soak: end -->")
+PICTURE = page.DOCUMENT.with_name("soak.svg")
 
 
 def publish(held: Sequence[Held], table: str) -> None:
     """Write the curves and the table into the document."""
     if held:
         draw(held)
-    insert(
-        DOCUMENT,
-        f"{measured_on(describe_machine())}\n\n![what tasks hold over time]({PICTURE.name})\n\n{table}",
-        COMMENTS,
-    )
+    picture = f"![what tasks hold over time]({PICTURE.name})"
+    page.write("soak", f"{measured_on(describe_machine())}\n\n{picture}\n\n{table}")
 
 
 def draw(held: Sequence[Held]) -> None:
     """Plot the memory, the open files and the threads of each process over time as an SVG file."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif", "font.size": 9})
+    pyplot = figures.pyplot()
     figure, axes = pyplot.subplots(1, 3, figsize=(11, 3))
     tasks = sorted({each.task for each in held})
     colours = {task: f"C{number}" for number, task in enumerate(tasks)}
@@ -47,6 +37,4 @@ def draw(held: Sequence[Held]) -> None:
     for task in tasks:
         axes[0].plot([], [], color=colours[task], label=task)
     axes[0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
-    pyplot.close(figure)
+    figures.save(figure, PICTURE)

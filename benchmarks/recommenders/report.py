@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import figures
 from benchmarks.recommenders.plan import CRITEO, LEARNING, MILLION, MOVIELENS, PROFILE, RATES, Run
 from benchmarks.recommenders.programs import WITHOUT_ROW_OPS, Outcome
 from benchmarks.recommenders.work import Work
@@ -178,12 +179,7 @@ def seconds_to(curve: Sequence[tuple[int, float, float]], goal: float) -> float 
 
 def draw(runs: Sequence[Run], file: Path) -> None:
     """Plot the rates of DLRM by batch, and the AUC by examples, as an SVG file."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif", "font.size": 9})
+    pyplot = figures.pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6))
     colors: dict[str, str] = {}
 
@@ -207,14 +203,12 @@ def draw(runs: Sequence[Run], file: Path) -> None:
     for run in curves:
         if run.planned.work.data == first and run.outcome.curve:
             millions = [examples / MILLION for examples, _, _ in run.outcome.curve]
-            figures = [auc for _, _, auc in run.outcome.curve]
-            right.plot(millions, figures, marker=".", **style(name(run.planned.program, run.planned.work)))
+            values = [auc for _, _, auc in run.outcome.curve]
+            right.plot(millions, values, marker=".", **style(name(run.planned.program, run.planned.work)))
     if best := next((run.best for run in curves if run.best), None):
         right.axhline(best, color="#222222", linestyle="--", linewidth=0.8)
     right.set(title=f"{first} (dashed: best)", xlabel="million examples", ylabel="AUC")
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    figures.save(figure, file)
 
 
 def _goal(runs: Sequence[Run]) -> float | None:
