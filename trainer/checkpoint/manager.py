@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from trainer.checkpoint import best, restore, table_files
 from trainer.checkpoint.background import Background
@@ -29,6 +29,8 @@ from trainer.tensorflow.errors import UNREADABLE, brief
 from trainer.tensorflow_types import Session, Tensor
 
 logger = logging.getLogger(__name__)
+
+Restored = TypeVar("Restored")
 
 MIN_SAVE_SECONDS = 3.0
 """Minimum seconds between two checkpoints that `save_share` allows."""
@@ -113,17 +115,12 @@ class CheckpointManager:
 
         The others keep what they have, and the run its global step.
         """
-        step, names = self._global_step(), ", ".join(map(str, lost))
-        for path in restore.newest_first(self._directory, self.checkpoints):
-            try:
-                self._saver.restore_lost(self._session, path, lost, step)
-            except UNREADABLE as error:
-                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
-                continue
-            path = self._directory.public(path)
-            logger.info(f"ps {names} restored from {path}; the others keep what they have, and the run goes on")
-            return True
-        return False
+        step, found = self._global_step(), restore.newest_first(self._directory, self.checkpoints)
+        path, _ = self._restore_first(found, lambda path: self._saver.restore_lost(self._session, path, lost, step))
+        if path:
+            names, public = ", ".join(map(str, lost)), self._directory.public(path)
+            logger.info(f"ps {names} restored from {public}; the others keep what they have, and the run goes on")
+        return bool(path)
 
     def restore_newest(self) -> bool:
         """Restore every variable from the newest checkpoint that can be read; return False if there is none.
@@ -135,12 +132,8 @@ class CheckpointManager:
         found = restore.newest_first(directory, checkpoints)
         if checkpoints.paths and not checkpoints.is_listed:
             logger.warning(f"{directory}/checkpoint is absent or damaged; continuing with the checkpoints found")
-        for path in found:
-            try:
-                kept = self._saver.restore(self._session, path)
-            except UNREADABLE as error:
-                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
-                continue
+        path, kept = self._restore_first(found, lambda path: self._saver.restore(self._session, path))
+        if path:
             step, reached = self._global_step(), self._run.metrics.global_step or 0
             again = f"; the steps from {step + 1} to {reached} are taken again" if reached > step else ""
             tables = f"; the tables on ps {', '.join(map(str, kept))} stay as they are" if kept else ""
@@ -156,6 +149,15 @@ class CheckpointManager:
                 f"train_dir{weights}, or empty this one to train from the start."
             )
         return False
+
+    def _restore_first(self, found: Sequence[str], use: Callable[[str], Restored]) -> tuple[str, Restored | None]:
+        """Restore the first of these checkpoints that can be read; return its path, or "", and the result of `use`."""
+        for path in found:
+            try:
+                return path, use(path)
+            except UNREADABLE as error:
+                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
+        return "", None
 
     def roll_back(self, diverged: RollBackError, local_steps: int) -> int:
         """Restore the best checkpoint, or else the newest one that can be read, and save it at a later global step.

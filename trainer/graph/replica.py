@@ -76,7 +76,7 @@ class Replica:
     is_ready: Tensor
     """bool scalar: all variables are initialized and the chief has marked the run ready."""
     are_ready: Tensor
-    """bool [shards]: the same for each shard. The first one's device also has what is not sharded."""
+    """bool [shards]: the same for the variables of each shard. Those that are not sharded are the first one's."""
     is_initialized: Tensor
     """bool scalar: all variables are initialized."""
     initialize: Operation
@@ -231,9 +231,7 @@ def build(
                     made += [each for table in shard.tables for each in table.initialize()]
             have_values = tf.stack([tf.reduce_all(tf.stack(are_initialized)) for are_initialized in of_each])
             is_initialized = tf.reduce_all(have_values)
-            has_run = tf1.is_variable_initialized(run_id)
-            are_ready = tf.concat([[tf.logical_and(have_values[0], has_run)], have_values[1:]], axis=0)
-            is_ready = tf.logical_and(is_initialized, has_run)
+            are_ready = tf.logical_and(have_values, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = dict.fromkeys(at.homes) if mode.has_servers else {}
             own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
@@ -253,7 +251,7 @@ def build(
             gate=gate,
             dense_values=DenseValues(layout, shards) if is_chief and epochs else None,
             global_step=shards[0].updates.read_value(),
-            is_ready=is_ready,
+            is_ready=tf.reduce_all(are_ready),
             are_ready=are_ready,
             is_initialized=is_initialized,
             initialize=tf.group(tf1.variables_initializer(values), *made, *reset),
