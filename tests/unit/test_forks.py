@@ -101,9 +101,6 @@ def test_a_signal_is_a_negative_code_and_only_its_task_ends(start: Callable[...,
     assert second.poll() is None
     second.terminate()
     assert second.wait(SECONDS) is not None
-    third, _ = start(text, 2)
-    third.terminate()
-    assert third.wait(SECONDS) == -signal.SIGTERM, "at once"
 
 
 SLOW = "import time; print('here', flush=True); time.sleep(1000)"
@@ -116,7 +113,6 @@ def alone(tmp_path: Path) -> Iterator[tuple[Forks, Callable[[str], Started], psu
     before = psutil.Process().children()
     forks = Forks((), os.environ)
     (server,) = set(psutil.Process().children()).difference(before)
-    (tmp_path / "trainer").mkdir()
 
     def start(text: str) -> Started:
         (tmp_path / "model.py").write_text(text)
@@ -155,6 +151,14 @@ def test_a_signal_for_all_processes_leaves_the_end_to_the_tasks(alone: Alone) ->
     fork.terminate()
     assert fork.wait(SECONDS) >= 0, "its own code, which the server still tells"
     assert server.is_running()
+
+
+def test_a_task_that_is_told_to_end_in_the_moment_of_its_fork_ends(alone: Alone) -> None:
+    _, start, server = alone
+    os.sched_setscheduler(server.pid, os.SCHED_IDLE, os.sched_param(0))  # its task begins after the signal
+    fork, _ = start(SLOW)
+    fork.terminate()
+    assert fork.wait(SECONDS) == -signal.SIGTERM
 
 
 def test_a_server_whose_launcher_is_done_waits_for_tasks_that_nobody_knows(alone: Alone) -> None:
