@@ -1,7 +1,7 @@
 """`trainer launch`: a whole cluster of real processes on this machine.
 
-`trainer.launcher.plan` plans the tasks, `trainer.launcher.processes` runs them, `trainer.launcher.display` shows them,
-and `trainer.launcher.summary` prints the end.
+`trainer.launcher.plan` plans the tasks, `trainer.launcher.forks` starts them, `trainer.launcher.processes` runs them,
+`trainer.launcher.display` shows them, and `trainer.launcher.summary` prints the end.
 """
 
 import contextlib
