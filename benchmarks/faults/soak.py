@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ PAUSE_SECONDS, LONG_PAUSE_SECONDS = (3.0, 12.0), (50.0, 60.0)
 LAST_SHARE = 0.9
 """No fault is injected in the last tenth of the steps."""
 EPOCHS = 3
+LONG_STEP_SECONDS = 0.1
+"""How long a step of a long soak takes. It has an epoch a minute: a step has a gradient for the whole ledger."""
 GROWTH_FACTOR, GROWTH_MIB = 1.15, 48.0
 """How much larger the memory of a kind of task may be at the end than at the begin, by factor and in addition."""
 SETTLING_SECONDS = 3600.0
@@ -85,6 +87,8 @@ def main() -> int:
     minutes = arguments.minutes if arguments.hours is None else 60 * arguments.hours
     seconds = round(60 * minutes)
     workload = Workload(arguments.mode, servers, chief=True, evaluator=True, seconds=seconds, epochs=EPOCHS)
+    if arguments.hours is not None:
+        workload = replace(workload, step_seconds=LONG_STEP_SECONDS, epochs=max(EPOCHS, round(minutes)))
     print(f"soak of {minutes:g} min with seed {arguments.seed}: {workload.mode}, {workload}", flush=True)
     try:
         choice = random.Random(arguments.seed)  # noqa: S311
@@ -243,7 +247,10 @@ def table(found: Soak, seen: Observation, cluster: Cluster) -> str:
             lines.append(row([name, f"{size:.1f}", f"{more:+.1f}"]))
     result, workload = cluster.result(), cluster.workload
     skipped, repeated = _ledger(result, workload)
-    lines += ["", f"{workload.examples:,} examples, {EPOCHS} epochs, {result.get('global_step')} global steps: "]
+    lines += [
+        "",
+        f"{workload.examples:,} examples, {workload.epochs} epochs, {result.get('global_step')} global steps: ",
+    ]
     lines[-1] += f"skipped {skipped:,}, repeated {repeated:,} (up to {_may_repeat(found, seen, workload):,} expected)"
     lines += [f"PROBLEM: {problem}" for problem in found.problems] or ["verdict: nothing lost, nothing hung, no growth"]
     return "\n".join(lines)

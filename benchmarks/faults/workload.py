@@ -40,7 +40,7 @@ class Workload:
     def steps(self) -> int:
         """The global steps of the run."""
         replicas = self.workers + self.chief if self.mode == "asynchronous" else 1
-        return self.train_steps or int(self.seconds / STEP_SECONDS) * replicas
+        return self.train_steps or int(self.seconds / self.step_seconds) * replicas
 
     @property
     def model(self) -> Path:

@@ -6,7 +6,7 @@ The steps of a replica run in a separate thread: they wait for the chief's updat
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -444,17 +444,17 @@ def test_a_new_chief_takes_a_round_again_that_some_shards_have_not_applied(begin
     assert [each.result(60) for each in steps] == [1, 1]
 
 
-def complete(chief: Member, step: int, needed: int | None = None) -> None:
+def complete(chief: Member, step: int) -> None:
     """End the round of this step, as the chief does when replicas are gone or late."""
     rounds = chief.replica.replication.rounds
     assert rounds
-    chief.session.run(rounds.complete, {rounds.step: step, **({} if needed is None else {rounds.needed: needed})})
+    chief.session.run(rounds.complete, {rounds.step: step})
 
 
-def want(chief: Member, contributions: int) -> None:
+def want(chief: Member, contributions: int, counted: Sequence[bool] = (True, True), delay: int = 0) -> None:
     rounds = chief.replica.replication.rounds
     assert rounds
-    chief.session.run(rounds.want, {rounds.wanted: contributions})
+    chief.session.run(rounds.want, {rounds.wanted: contributions, rounds.counted: counted, rounds.delay: delay})
 
 
 def test_a_round_to_which_nobody_can_contribute_is_ended_without_an_update(begin: Any, values: ValuesOf) -> None:
@@ -467,11 +467,25 @@ def test_a_round_to_which_nobody_can_contribute_is_ended_without_an_update(begin
         complete(chief, 0)
         complete(chief, 0)
         assert are_blocked(updated), "they have no contribution, but need one"
-        complete(chief, 0, needed=0)
-        complete(chief, 0, needed=0)
+        want(chief, 1, (False, False))
+        want(chief, 2, delay=1)
+        complete(chief, 0)
+        complete(chief, 0)
         assert updated.result(60) == 1
     after = values(chief.replica, chief.session)
     assert_close({**after, "global_step": start["global_step"]}, start)
+
+
+def test_a_round_ends_without_a_replica_that_has_left_and_is_back(begin: Any, servers: Servers) -> None:
+    chief, _ = begin()
+    with ThreadPoolExecutor(max_workers=1) as updating:
+        updated = updating.submit(chief.update)
+        mine = chief.steps(0)
+        wait_for_gradients(servers, 1)
+        want(chief, 1, (True, False))
+        want(chief, 2, delay=2)
+        complete(chief, 0)
+        assert (updated.result(60), mine.result(60)) == (1, 1)
 
 
 def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(

@@ -96,9 +96,10 @@ class Rounds:
     step: Tensor
     """int64 scalar placeholder: the global step of the round that `complete` is for."""
     needed: Tensor
-    """int32 scalar placeholder: the contributions that a round has to have for `complete`; by default `wanted`."""
+    """int32 scalar: the contributions that the present round can have, of those that count, at most `wanted`. It may
+    wait for more, as it began before these were set."""
     complete: Operation
-    """Op that brings a round which waits for more than `wanted` contributions, and has these, one nearer to its end. It
+    """Op that brings a round which waits for more contributions than `needed`, and has these, one nearer to its end. It
     does not change the average, and has no effect on a later round."""
 
 

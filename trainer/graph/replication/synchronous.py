@@ -404,7 +404,8 @@ def _rounds(
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
         number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
-        needed = tf1.placeholder_with_default(wanted.read_value(), [])
+        waited_for = tf.reduce_sum(tf.cast(counted_from.read_value() <= begun.read_value(), tf.int32))
+        needed = tf.minimum(waited_for, wanted.read_value())
     given, completed = [], []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):

@@ -29,9 +29,6 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 ROUNDS_AHEAD = 2
 """The rounds that may have begun, or are about to, with the contributions that were needed before."""
-STUCK_SECONDS = 2.0
-"""So long after the last contribution, a round to which all have contributed that take part is ended, although it waits
-for more."""
 QUIET_SECONDS = 1.0
 """The address of a replica that has not contributed for this long is probed, at most this often."""
 MAX_PROBES = 32
@@ -181,8 +178,6 @@ class ReplicaMonitor:
         self._wanted = self._mode.contributions
         self._counted: list[bool] | None = None
         """Whether each replica is among those for which rounds wait."""
-        self._joined = -ROUNDS_AHEAD - 1
-        """The global step at which one was last added to those."""
         self._join_seconds = settings.wait_seconds
         self._reports = Reports()
         self._reasons: dict[int, str] = {}
@@ -267,13 +262,16 @@ class ReplicaMonitor:
             logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
         # If nobody is late, a gradient has reached some of the shards only: the round of the others needs one less.
         self._want(rounds, max(given) if has_waited and not roster.late else 0)
-        # A replica that takes part again may have contributed before this round waits for it, or to none that does.
-        quiet = roster.stepped + stalled - max(roster.contributed)
-        is_stuck = roster.step <= self._joined + ROUNDS_AHEAD and not roster.late and quiet >= STUCK_SECONDS
-        needed = min(self._wanted, max(given)) if is_stuck else self._wanted
-        if is_waiting and max(given) >= needed:
+        if is_waiting and not roster.late:
+            self._end_round(rounds, given)
+
+    def _end_round(self, rounds: Rounds, given: Sequence[int]) -> None:
+        """End the present round if it has what it can have, as it waits for replicas that do not count any more."""
+        roster, needed = self._roster, int(self._session.run(rounds.needed))
+        # All that take part may have contributed to a round for which none of them counts yet.
+        if max(given) >= needed and (needed or roster.present):
             for _ in range(roster.replicas - min(given)):
-                self._session.run(rounds.complete, {rounds.step: roster.step, rounds.needed: needed})
+                self._session.run(rounds.complete, {rounds.step: roster.step})
 
     def _want(self, rounds: Rounds, at_most: int = 0) -> None:
         """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
@@ -283,10 +281,8 @@ class ReplicaMonitor:
         if wanted != self._wanted or counted != self._counted:
             if self._open_course and wanted < self._mode.batches // self._mode.devices:
                 self._session.run(self._open_course)  # as the steps have fewer examples now
-            before = self._counted or []
-            if any(now and not was for now, was in zip(counted, before, strict=False)):
-                self._joined = self._roster.step
-            delay = ROUNDS_AHEAD if any(before) else 0
+            # Without one that counts, the present round ends without a contribution, and no other begins meanwhile.
+            delay = 0 if self._counted is None else ROUNDS_AHEAD if any(self._counted) else 1
             self._session.run(rounds.want, {rounds.wanted: wanted, rounds.counted: counted, rounds.delay: delay})
             self._wanted, self._counted = wanted, counted
 
