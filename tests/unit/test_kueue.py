@@ -35,7 +35,12 @@ def queued(**more: Any) -> Run:
 RUN = queued()
 WANTED = {"worker": 4, "ps": 1}
 QUEUED = Notes(
-    state="Queued", hash="abc", started=NOW - 10, replicas={"worker": 4, "ps": 1}, scales={"worker": 4, "ps": 1}
+    state="Queued",
+    hash="abc",
+    started=NOW - 10,
+    begun=NOW - 10,
+    replicas={"worker": 4, "ps": 1},
+    scales={"worker": 4, "ps": 1},
 )
 STARTED = dataclasses.replace(QUEUED, state="Running")
 
@@ -146,7 +151,7 @@ class Control:
 
 def test_a_run_begins_in_the_queue_and_asks_for_one_workload() -> None:
     notes = lifecycle.begin(RUN, Notes(), [], NOW)
-    assert notes.state == "Queued"
+    assert (notes.state, notes.begun) == ("Queued", NOW)
     assert scales.wanted(RUN, notes, {}, NOW) == {"worker": 0, "ps": 0}
     control = Control()
     assert control.calls(notes, None) == ["create"]
@@ -245,6 +250,7 @@ def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:
     fewer = kueue.observe(answer({"worker": 3, "ps": 1}, Admitted=(True, "Admitted", "")))
     notes = Control().advance(QUEUED, fewer, NOW)
     assert (notes.state, notes.started, notes.scales) == ("Starting", NOW, {"worker": 3, "ps": 1})
+    assert notes.begun == QUEUED.begun, "its goodput has the time in the queue"
     running = dataclasses.replace(notes, state="Running", running=NOW)
     assert elastic.adjust(RUN, running, [], NOW + 10_000) == (running, "")
     assert scales.adopt(RUN, running, {"worker": 3, "ps": 1}, {"worker": 4, "ps": 1}) == running

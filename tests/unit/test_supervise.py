@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import ending
+from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.telemetry import report
@@ -33,9 +34,9 @@ class Logs(TaskLogs):
         return self._logs[previous]
 
 
-def reason(current: str | None, previous: str | None, command: str | None = None) -> str:
-    the_run = a_run(result_command=command)
-    return ending.with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER, STARTED).reason
+def reason(current: str | None, previous: str | None, command: str | None = None, queued: float = 0.0) -> str:
+    the_run, notes = a_run(result_command=command), Notes(started=STARTED, begun=STARTED - queued)
+    return ending.with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER, notes).reason
 
 
 def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -> None:
@@ -43,13 +44,14 @@ def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -
     assert reason(RESULT, None) == EXPECTED
 
 
-def test_the_sentence_has_the_goodput_since_the_tasks_were_started() -> None:
+def test_the_sentence_has_the_goodput_since_the_run_began_to_wait_for_its_queue() -> None:
     seconds = {"scheduling": 0.0, "starting": 5.0, "training": 90.0, "again": 0.0, "waiting": 0.0, "saving": 0.0}
     written = "2026-11-26T20:01:40+00:00"  # 100 s after the start, of which the chief's process has lived 95
     found = CONTENT["result"] | {"updated": written, "goodput_seconds": seconds}
     line = f"done{report.MARK}{json.dumps({'result': found})}"
     shown = "goodput 90.0 %: training 90.0 s, scheduling 5.0 s, starting 5.0 s"
     assert reason(line, None, "kubectl exec …") == f"{EXPECTED}; {shown}: kubectl exec …"
+    assert "goodput 75.0 %: training 90.0 s, scheduling 25.0 s" in reason(line, None, queued=20.0)
 
 
 def test_the_sentence_says_that_a_callback_has_ended_the_run_early() -> None:

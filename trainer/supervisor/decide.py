@@ -80,7 +80,7 @@ def _of_stages(run: Run, notes: Notes, observed: Observed, now: float) -> Decisi
         waits_for, end = _start_of_stage(run, notes, found.current, observed, now)
         return Decision(notes, notes, reports, waits_for, outcome=end)
     if is_before:
-        notes = lifecycle.enter(run, notes, "stages done", started=now)
+        notes = lifecycle.enter(run, notes, "stages done", started=now, begun=now)
         return Decision(notes, notes, reports)
     return Decision(notes, notes, reports, outcome=Outcome(True, notes.training))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer.supervisor import pods, stages
 from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run, Stage
@@ -18,7 +19,7 @@ LOG_LINES = 200
 """The lines of a failed task's log that the supervisor copies into its own."""
 
 
-def of_training(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod], started: float) -> Outcome:
+def of_training(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod], notes: Notes) -> Outcome:
     """The outcome with the result or the cause that the logs have; the last lines of the logs are copied.
 
     Args:
@@ -26,9 +27,9 @@ def of_training(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, 
         logs: The logs of tasks.
         outcome: The outcome, as the pods show it.
         tasks: The pods of the run, by task.
-        started: When the run started, in seconds since 1970.
+        notes: When the run began.
     """
-    outcome = with_result(run, logs, outcome, tasks.get(run.leader), started)
+    outcome = with_result(run, logs, outcome, tasks.get(run.leader), notes)
     cause = ""
     for name, pod in sorted(tasks.items()):
         count = LOG_LINES if name in outcome.failed else run.last_lines
@@ -47,10 +48,10 @@ def with_remedy(outcome: Outcome, cause: str = "") -> Outcome:
     return dataclasses.replace(outcome, reason=reason)
 
 
-def with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, started: float) -> Outcome:
+def with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, notes: Notes) -> Outcome:
     """The outcome with the result at the end of the leader's log, if any, and the command that prints it.
 
-    If the result was written before the run started, in seconds since 1970, nothing was trained.
+    If the result was written before the tasks were started, nothing was trained.
     """
     if not outcome.succeeded or leader is None:
         return outcome
@@ -61,14 +62,14 @@ def with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, 
         return outcome
     command = f": {run.result_command}" if run.result_command else ""
     early_end = result.early_end(found)
-    written = result.written(found) or started
-    seconds = goodput.read(found) if written >= started else None
-    if seconds is not None:  # from the start of the tasks, not that of the leader's process
-        before = written - seconds.total - started
+    written = result.written(found) or notes.started
+    seconds = goodput.read(found) if written >= notes.started else None
+    if seconds is not None:  # not from the start of the leader's process on
+        before = written - seconds.total - (notes.begun or notes.started)
         seconds = dataclasses.replace(seconds, scheduling=seconds.scheduling + max(0.0, before))
     sentences = (outcome.reason, early_end, result.describe(found), goodput.describe(seconds))
     reason = f"{'; '.join(filter(None, sentences))}{command}"
-    if written < started:
+    if written < notes.started:
         why = "the run had ended" if early_end else "all steps were done"
         remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
         reason = f"nothing was trained, because {why} before; {remedy}; {reason}"

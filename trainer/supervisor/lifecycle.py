@@ -143,6 +143,7 @@ def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
         attempt=run.attempt,
         leader=notes.leader,
         started=now,
+        begun=now,
         replicas=replicas,
         scales=replicas,
         stages=stages.renew(run.stages.all, notes),

@@ -83,6 +83,8 @@ class Notes:
     reason: str = ""
     started: float = 0.0
     """When the tasks were last started, in seconds since 1970."""
+    begun: float = 0.0
+    """When the run began to wait for tasks: before a queue admitted it, and after its first stages."""
     ended: float = 0.0
     """When the run ended, in seconds since 1970; 0 before that."""
     admitted: float = 0.0

@@ -345,7 +345,7 @@ class _Loop:
             outcome = ending.with_remedy(outcome)
         else:
             self._reporter.close()
-            outcome = ending.of_training(run, self._logs, outcome, observed.tasks, notes.started)
+            outcome = ending.of_training(run, self._logs, outcome, observed.tasks, notes)
         notes = lifecycle.end(run, notes, outcome, now)
         if not notes.has_ended:
             logger.info(f"the training succeeded: {outcome.reason}")
