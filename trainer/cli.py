@@ -212,9 +212,8 @@ def _train(words: Sequence[str]) -> int:
         code = _run_task(TaskContext(settings, cluster, watchdog, metrics))
     except CollectiveLostError as error:
         report.log(logger, f"{error}; restarting", lost={"reason": str(error)})
-        watchdog.release_signals()
         if not watchdog.stopping:
-            _restart_process()
+            _restart_process(watchdog)
         code = watchdog.exit_code
     watchdog.finished()
     # Skip TensorFlow's clean-up: it may hang for minutes when other tasks are lost, and nothing is left to clean up.
@@ -234,8 +233,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def _restart_process() -> NoReturn:
-    """Start this process anew, which is no restart that counts.
+def _restart_process(watchdog: Watchdog) -> None:
+    """Start this process anew, which is no restart that counts. Return if it is to end.
 
     Execute the same command with the same process id, so that the parent process sees no exit; or leave it to a parent
     that has a quicker way.
@@ -244,6 +243,9 @@ def _restart_process() -> NoReturn:
         with contextlib.suppress(OSError):  # then it is a restart that counts
             Path(file).touch()
         _exit_at_once(EXIT_LOST_PEERS)
+    watchdog.release_signals()
+    if watchdog.stopping:
+        return
     _flush()
     os.environ[goodput.BEGAN] = str(time.time())
     for name in os.listdir("/dev/fd"):

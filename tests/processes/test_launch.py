@@ -246,17 +246,29 @@ def test_a_killed_allreduce_replica_is_restarted_and_training_continues(trainer:
     assert result["test_accuracy"] >= 0.95
 
 
-def test_allreduce_loses_no_steps_when_a_worker_is_killed(trainer: Trainer) -> None:
+def test_allreduce_loses_no_steps_when_a_worker_is_lost_and_each_loss_is_one_restart(trainer: Trainer) -> None:
     words = ["--strategy", "allreduce", "--train_steps", "1000000", "--train_dir", "run"]
     launcher = trainer.start("launch", *words)
     log = trainer.folder / "run" / "logs" / "worker-0.log"
-    wait_until(lambda: step_in(log) >= 200)
-    trainer.task("worker", 1).kill()
-    wait_for_line(log, "restored")
-    wait_until(lambda: log.read_text().count(" of 1000000") == 2)
-    assert [int(line.split()[-3]) for line in log.read_text().splitlines() if " of 1000000" in line][1] >= 200
+
+    def beginnings() -> list[int]:
+        """The steps at which the chief's sessions have begun."""
+        return [int(line.split()[-3]) for line in log.read_text().splitlines() if " of 1000000" in line]
+
+    def lose_a_worker(number: signal.Signals, least: int) -> int:
+        """Send a worker this signal at a later step than this one; return the step at which the run goes on."""
+        wait_until(lambda: step_in(log) >= least)
+        sessions = len(beginnings())
+        trainer.task("worker", 1).send_signal(number)
+        wait_until(lambda: len(beginnings()) > sessions)
+        return beginnings()[-1]
+
+    goes_on = lose_a_worker(signal.SIGKILL, 200)
+    assert goes_on >= 200
+    assert lose_a_worker(signal.SIGTERM, goes_on + 200) >= goes_on + 200
     launcher.terminate()
-    launcher.communicate(timeout=PATIENCE)
+    output, _ = launcher.communicate(timeout=PATIENCE)
+    assert output.count("worker 1: starting again") == 2
 
 
 def test_too_many_restarts_fail_the_run_with_the_tasks_code_and_last_lines(trainer: Trainer) -> None:

@@ -24,7 +24,7 @@ from trainer.launcher import log_volume
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
 from trainer.launcher.plan import Plan, TaskProgram, plan_programs, visible_gpus
-from trainer.launcher.processes import Process, end_processes, run_processes
+from trainer.launcher.processes import FIRST_PAUSE_SECONDS, Process, end_processes, run_processes
 from trainer.launcher.summary import explain_failure
 from trainer.mode import Strategy
 from trainer.run_directory.training_directory import TrainingDirectory
@@ -246,6 +246,17 @@ def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., P
     made = process("import sys; sys.exit(138)")
     assert run_processes([made], 2, display) == (made, 138)
     assert display.states == ["worker 1: starting again (exit code 138)"] * 2 + ["worker 1: failed (exit code 138)"]
+
+
+def test_a_task_that_lives_shortly_starts_again_after_a_pause_that_doubles(
+    process: Callable[..., Process], tmp_path: Path
+) -> None:
+    times = tmp_path / "times"
+    made = process(f"import sys, time; print(time.time(), file=open({str(times)!r}, 'a')); sys.exit(138)")
+    run_processes([made], 2, Recorder())
+    first, second, third = map(float, times.read_text().split())
+    assert second - first >= FIRST_PAUSE_SECONDS
+    assert third - second >= 2 * FIRST_PAUSE_SECONDS
 
 
 @pytest.mark.parametrize("code", [1, 2, 127])

@@ -1,12 +1,17 @@
 """The peer monitor, with real sockets."""
 
+import contextlib
+import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from trainer.cluster import connections
-from trainer.training.watch.peer_monitor import PeerMonitor
+from trainer.training.watch.peer_monitor import STALLED_SECONDS, PeerMonitor
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +25,7 @@ def test_a_lost_peer_is_reported_while_a_replica_is_stalled(
     called: threading.Event, answering: str, refusing: str
 ) -> None:
     others = {"worker 0": answering, "worker 1": refusing}
-    with PeerMonitor(others, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
+    with PeerMonitor(others, {}, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
         assert called.wait(60)
     assert monitor.lost == f"worker 1 at {refusing} is gone"
 
@@ -28,24 +33,24 @@ def test_a_lost_peer_is_reported_while_a_replica_is_stalled(
 @pytest.mark.parametrize("count", [8, 30])
 def test_one_lost_peer_of_many_is_found(called: threading.Event, answering: str, refusing: str, count: int) -> None:
     others = {**{f"worker {index}": answering for index in range(count)}, "the last": refusing}
-    with PeerMonitor(others, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
+    with PeerMonitor(others, {}, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
         assert called.wait(60)
     assert monitor.lost.startswith("the last")
 
 
 def test_a_replica_with_progress_does_not_probe(called: threading.Event, refusing: str) -> None:
-    with PeerMonitor({"worker 1": refusing}, stalled_for=lambda: 0.0, on_lost=called.set) as monitor:
+    with PeerMonitor({"worker 1": refusing}, {}, stalled_for=lambda: 0.0, on_lost=called.set) as monitor:
         assert not called.wait(2)
     assert not monitor.lost
 
 
 def test_peers_that_listen_are_not_lost(called: threading.Event, answering: str) -> None:
-    with PeerMonitor({"worker 0": answering}, stalled_for=lambda: 5.0, on_lost=called.set):
+    with PeerMonitor({"worker 0": answering}, {}, stalled_for=lambda: 5.0, on_lost=called.set):
         assert not called.wait(2)
 
 
 def test_a_name_that_does_not_resolve_is_not_a_lost_peer(called: threading.Event) -> None:
-    with PeerMonitor({"worker 0": "no-such-host.invalid:2222"}, stalled_for=lambda: 5.0, on_lost=called.set):
+    with PeerMonitor({"worker 0": "no-such-host.invalid:2222"}, {}, stalled_for=lambda: 5.0, on_lost=called.set):
         assert not called.wait(2)
 
 
@@ -53,7 +58,7 @@ def test_a_peer_that_is_silent_for_long_is_lost(
     called: threading.Event, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "TIMEOUT_SECONDS", 2)
-    with PeerMonitor({"worker 0": silent}, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
+    with PeerMonitor({"worker 0": silent}, {}, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
         assert not called.wait(1)
         assert called.wait(60)
     assert monitor.lost.startswith(f"worker 0 at {silent} has not answered for ")
@@ -67,6 +72,91 @@ def test_exit_waits_for_the_callback(refusing: str) -> None:
         time.sleep(1)
         done.set()
 
-    with PeerMonitor({"worker 1": refusing}, stalled_for=lambda: 5.0, on_lost=on_lost):
+    with PeerMonitor({"worker 1": refusing}, {}, stalled_for=lambda: 5.0, on_lost=on_lost):
         assert begun.wait(60)
     assert done.is_set()
+
+
+GRPC_SERVER = """
+import concurrent.futures, grpc
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+server.wait_for_termination()
+"""
+SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"
+
+
+@pytest.fixture
+def grpc_server() -> Iterator[subprocess.Popen[str]]:
+    """A process with a gRPC server, which has written its port."""
+    process = subprocess.Popen([sys.executable, "-c", GRPC_SERVER], stdout=subprocess.PIPE, text=True)
+    with process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        yield process
+
+
+def address_of(server: subprocess.Popen[str]) -> str:
+    assert server.stdout
+    return f"127.0.0.1:{server.stdout.readline().strip()}"
+
+
+def test_a_watched_peer_is_lost_when_its_process_ends(
+    called: threading.Event, grpc_server: subprocess.Popen[str]
+) -> None:
+    others = {"worker 1": address_of(grpc_server)}
+    with PeerMonitor(others, others, stalled_for=lambda: STALLED_SECONDS / 2, on_lost=called.set) as monitor:
+        assert not called.wait(1)
+        grpc_server.kill()
+        assert called.wait(60)
+    assert monitor.lost == f"worker 1 at {others['worker 1']} is gone"
+
+
+def test_a_watched_peer_that_ends_is_not_lost_while_a_replica_has_progress(
+    called: threading.Event, grpc_server: subprocess.Popen[str]
+) -> None:
+    others = {"worker 1": address_of(grpc_server)}
+    with PeerMonitor(others, others, stalled_for=lambda: 0.0, on_lost=called.set):
+        assert not called.wait(1)
+        grpc_server.kill()
+        assert not called.wait(2)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """What is between two tasks, or a program that has taken the place of another."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(60)
+        yield made
+
+
+def close_a_connection(listener: socket.socket) -> None:
+    """Wait for a connection that a gRPC client begins, which a probe does not, and close it after the handshake."""
+    is_client = False
+    while not is_client:
+        with listener.accept()[0] as connection:
+            connection.settimeout(60)
+            if is_client := bool(connection.recv(4096)):
+                connection.sendall(SETTINGS_FRAME)
+                connection.recv(4096)
+
+
+def test_a_connection_that_is_closed_between_two_steps_is_opened_again(
+    called: threading.Event, listener: socket.socket
+) -> None:
+    others = {"worker 1": f"127.0.0.1:{listener.getsockname()[1]}"}
+    with PeerMonitor(others, others, stalled_for=lambda: STALLED_SECONDS / 2, on_lost=called.set):
+        close_a_connection(listener)
+        close_a_connection(listener)
+        assert not called.is_set()
+
+
+def test_a_peer_whose_connection_is_closed_is_lost_if_no_step_ends_although_its_address_answers(
+    called: threading.Event, listener: socket.socket
+) -> None:
+    others = {"worker 1": f"127.0.0.1:{listener.getsockname()[1]}"}
+    began = time.monotonic()
+    with PeerMonitor(others, others, stalled_for=lambda: time.monotonic() - began, on_lost=called.set) as monitor:
+        close_a_connection(listener)
+        assert called.wait(60)
+    assert monitor.lost.endswith("is gone")

@@ -8,6 +8,7 @@ up again by itself (`trainer.cluster.connections`).
 
 import errno
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +26,8 @@ CONNECTION_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """How a client of gRPC begins: the preface of HTTP/2 and an empty SETTINGS frame (RFC 9113, section 3.4)."""
 FRAME_HEADER, SETTINGS = 9, b"\4"
 """The bytes of a frame's header in HTTP/2, and the fourth of them in the first frame of a server."""
+SETTINGS_RECEIVED = b"\0\0\0\4\1\0\0\0\0"
+"""The frame without which the server ends the connection after a while."""
 OTHER_PROGRAM = "another program answers there, and not a TensorFlow server"
 
 
@@ -38,20 +41,54 @@ def probe_error(address: str, must_answer: bool = False) -> str | None:
     The kernel also accepts connections for a process that is stopped. With `must_answer`, its gRPC server must answer,
     too.
     """
-    host, port = _parts(address)
     try:
-        with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
+        with _connected(address) as connection:
             return _server_error(connection) if must_answer else None
     except socket.gaierror as error:
-        return Unresolved(f"the name {host} does not resolve ({error.strerror})")
+        return Unresolved(f"the name {_parts(address)[0]} does not resolve ({error.strerror})")
     except ConnectionRefusedError:
         return REFUSED
     except TimeoutError:
         return f"no answer within {PROBE_SECONDS:g} s (wrong address, or a firewall or network policy drops packets)"
     except UnicodeError:
-        return f"{host} is not a host name"
+        return f"{_parts(address)[0]} is not a host name"
     except OSError as error:
         return f"{error.strerror or error}"
+
+
+def connect(address: str) -> socket.socket:
+    """Connect to the gRPC server at an address ("HOST:PORT"), which closes the connection when it ends.
+
+    Raises:
+        OSError, UnicodeError: it does not accept the connection, or the name does not resolve.
+    """
+    connection = _connected(address)
+    try:
+        if error := _server_error(connection):
+            raise OSError(error)
+        connection.sendall(SETTINGS_RECEIVED)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def ends(address: str, seconds: float) -> bool:
+    """Wait at most `seconds` until the program at an address ends; return whether it has."""
+    deadline = time.monotonic() + seconds
+    try:
+        with connect(address) as connection:
+            while (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                if not connection.recv(4096):
+                    return True
+        return False
+    except (OSError, UnicodeError) as error:
+        return not isinstance(error, TimeoutError)
+
+
+def _connected(address: str) -> socket.socket:
+    return socket.create_connection(_parts(address), timeout=PROBE_SECONDS)
 
 
 def _server_error(connection: socket.socket) -> str | None:

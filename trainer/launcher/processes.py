@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import signal
 import subprocess
 import time
@@ -15,6 +16,10 @@ from trainer.launcher.log_volume import LogVolume
 from trainer.launcher.plan import TaskProgram
 
 POLL_SECONDS = 0.1
+SHORT_LIFE_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 4.0
+"""The pause before a restart of a task that lived shorter than SHORT_LIFE_SECONDS: first, and at most. It doubles, so
+that what is away for some seconds does not use up the restarts."""
 LEAVING_SECONDS = 60.0
 """How long the other tasks may take to end after the chief."""
 
@@ -50,8 +55,26 @@ class Process:
         self.handle: Handle | None = None
         self.restarts = 0
         self.ended = False
+        self._pause, self._started, self._due = 0.0, 0.0, math.inf
         self._output = self.log.open("ab")  # once: when the volume is read-only, a restart could not open it
         self._read = self.log.stat().st_size
+
+    def restart(self) -> None:
+        """Count a restart, and start the process at once, or make it due after a pause if it has lived shortly."""
+        now = time.monotonic()
+        lives_shortly = now - self._started < SHORT_LIFE_SECONDS
+        self._pause = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause), LAST_PAUSE_SECONDS) if lives_shortly else 0.0
+        self.restarts, self.handle, self._due = self.restarts + 1, None, now + self._pause
+        self.start_if_due()
+
+    def start_if_due(self) -> None:
+        """Start the process if its restart is due.
+
+        Raises:
+            LostPeersError: as `start`.
+        """
+        if time.monotonic() >= self._due:
+            self.start()
 
     def start(self, began: float | None = None) -> None:
         """Start or restart the process, which is wanted since this time, or now. It appends to the same log file.
@@ -59,6 +82,7 @@ class Process:
         Raises:
             LostPeersError: the system has no room for one more.
         """
+        self._started, self._due = time.monotonic(), math.inf
         try:
             self.handle = self._start(self._program, self._output, time.time() if began is None else began)
         except OSError as error:
@@ -126,6 +150,7 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
     chief_ended: float | None = None
     while any(not process.ended for process in processes):
         for process in processes:
+            process.start_if_due()
             code = process.poll()  # poll before reading the log, so that its last line is included
             for line in process.new_lines():
                 display.line(process.task, line)
@@ -145,9 +170,8 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
                 display.state(process.task, f"failed ({_name_of(code)})")
                 return process, code
             else:
-                process.restarts += 1
                 display.state(process.task, f"starting again ({_name_of(code)})")
-                process.start()
+                process.restart()
         servers = [process for process in processes if process.task.role == "ps"]
         if chief_ended is not None and servers and all(server.ended for server in servers):
             for process in processes:

@@ -39,6 +39,8 @@ SHARE_ALL = -1
 """What the chief proposes in place of a number of steps, so that all replicas take over its parameters first."""
 PAUSE_SECONDS = 0.2
 """Between the loss of a parameter server and the next attempt, which would fail at once if nothing waited."""
+OLD_CHIEF_SECONDS = 5.0
+"""How long the chief of a collective group may take to notice that it has lost a replica, and to end."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -315,7 +317,9 @@ class CollectiveCoordinator(ClusterCoordinator):
             callback.save_before_exit()
             session.close()
 
-        monitor = PeerMonitor(self.needed, self._context.watchdog.stalled_for, give_up)
+        others, chief = self.needed, str(self._cluster.chief_task)
+        watched = others if self._cluster.is_chief else {chief: others[chief]}
+        monitor = PeerMonitor(others, watched, self._context.watchdog.stalled_for, give_up)
         try:
             with monitor:
                 yield
@@ -355,9 +359,14 @@ class CollectiveCoordinator(ClusterCoordinator):
 
     def _raise_lost(self, error: Exception) -> NoReturn:
         sentence = f"lost {self._lost_peer(error) or 'another replica'} ({brief(error)})"
-        if self._context.clock.own_seconds > 0:
+        if self._context.clock.own_seconds > 0 or self._has_met_old_chief():
             raise CollectiveLostError(sentence) from error
         raise LostPeersError(f"{sentence} before the first step") from error
+
+    def _has_met_old_chief(self) -> bool:
+        """Whether the chief ends, too: it may just have noticed that its group has lost this task's former process."""
+        cluster = self._cluster
+        return not cluster.is_chief and peers.ends(cluster.address(cluster.chief_task), OLD_CHIEF_SECONDS)
 
 
 def make_coordinator(context: TaskContext, replica: Replica, own_server: TaskServer) -> Coordinator:

@@ -37,6 +37,7 @@ class Watchdog:
         self._save_seconds = save_seconds
         self._stopping = threading.Event()
         self._finished = threading.Event()
+        self._is_released = False
         self._last_progress: float | None = None
         self.last_interval = 0.0
         """The seconds between the last two reports of progress."""
@@ -82,12 +83,17 @@ class Watchdog:
 
     def release_signals(self) -> None:
         """Stop the thread. Later signals stay pending for the program that this process executes next."""
+        self._is_released = True
+        if self._thread.is_alive() and self._thread.ident:
+            signal.pthread_kill(self._thread.ident, signal.SIGTERM)  # it may wait for one
         self._finished.set()
         self._thread.join()
 
     def _watch(self) -> None:
         while not self._finished.is_set():
             received = signal.sigtimedwait(SIGNALS, 1.0)
+            if received and self._is_released and received.si_pid == os.getpid():
+                return
             if received and received.si_signo in SIGNALS:  # after SIGSTOP and SIGCONT it returns garbage
                 self.exit_code = 128 + received.si_signo
                 logger.info(f"{signal.Signals(received.si_signo).name}: ending")
