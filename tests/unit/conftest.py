@@ -236,6 +236,32 @@ def answering() -> Iterator[str]:
         yield address_of(listener)
 
 
+GRPC_SERVER = """
+import concurrent.futures, grpc
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+server.wait_for_termination()
+"""
+
+
+@dataclass(frozen=True)
+class GrpcServer:
+    """A process with a gRPC server."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+@pytest.fixture
+def grpc_server() -> Iterator[GrpcServer]:
+    """A gRPC server that a test may kill."""
+    with subprocess.Popen([sys.executable, "-c", GRPC_SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield GrpcServer(process, f"127.0.0.1:{process.stdout.readline().strip()}")
+        process.kill()
+
+
 @pytest.fixture
 def refusing() -> Iterator[str]:
     """An address without a listening socket. It stays bound, so that no other process uses it."""

@@ -1,9 +1,6 @@
 """The peer monitor, with real sockets."""
 
-import contextlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +9,8 @@ import pytest
 
 from trainer.cluster import connections
 from trainer.training.watch.peer_monitor import STALLED_SECONDS, PeerMonitor
+
+from .conftest import GrpcServer
 
 pytestmark = pytest.mark.slow
 
@@ -77,48 +76,25 @@ def test_exit_waits_for_the_callback(refusing: str) -> None:
     assert done.is_set()
 
 
-GRPC_SERVER = """
-import concurrent.futures, grpc
-server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-print(server.add_insecure_port("127.0.0.1:0"), flush=True)
-server.start()
-server.wait_for_termination()
-"""
 SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"
 
 
-@pytest.fixture
-def grpc_server() -> Iterator[subprocess.Popen[str]]:
-    """A process with a gRPC server, which has written its port."""
-    process = subprocess.Popen([sys.executable, "-c", GRPC_SERVER], stdout=subprocess.PIPE, text=True)
-    with process, contextlib.ExitStack() as stack:
-        stack.callback(process.kill)
-        yield process
-
-
-def address_of(server: subprocess.Popen[str]) -> str:
-    assert server.stdout
-    return f"127.0.0.1:{server.stdout.readline().strip()}"
-
-
-def test_a_watched_peer_is_lost_when_its_process_ends(
-    called: threading.Event, grpc_server: subprocess.Popen[str]
-) -> None:
-    others = {"worker 1": address_of(grpc_server)}
+def test_a_watched_peer_is_lost_when_its_process_ends(called: threading.Event, grpc_server: GrpcServer) -> None:
+    others = {"worker 1": grpc_server.address}
     with PeerMonitor(others, others, stalled_for=lambda: STALLED_SECONDS / 2, on_lost=called.set) as monitor:
         assert not called.wait(1)
-        grpc_server.kill()
+        grpc_server.process.kill()
         assert called.wait(60)
     assert monitor.lost == f"worker 1 at {others['worker 1']} is gone"
 
 
 def test_a_watched_peer_that_ends_is_not_lost_while_a_replica_has_progress(
-    called: threading.Event, grpc_server: subprocess.Popen[str]
+    called: threading.Event, grpc_server: GrpcServer
 ) -> None:
-    others = {"worker 1": address_of(grpc_server)}
+    others = {"worker 1": grpc_server.address}
     with PeerMonitor(others, others, stalled_for=lambda: 0.0, on_lost=called.set):
         assert not called.wait(1)
-        grpc_server.kill()
+        grpc_server.process.kill()
         assert not called.wait(2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from trainer.cluster import peers, poll
 from trainer.errors import ConfigurationError, LostPeersError
 
-from .conftest import Servers, address_of
+from .conftest import GrpcServer, Servers, address_of
 
 NOBODY = "no-such-host.invalid:2222"
 
@@ -114,6 +114,14 @@ def test_a_late_task_ends_the_wait(servers: Servers) -> None:
 def test_an_interrupted_wait_ends_without_an_error(refusing: str) -> None:
     peers.wait_for({"ps 0": refusing}, 600, lambda: True)
     peers.wait_for_own_name(NOBODY, 600, lambda: True)
+
+
+def test_the_end_of_a_program_is_awaited(grpc_server: GrpcServer, refusing: str) -> None:
+    assert not peers.ends(grpc_server.address, 0.5, never)
+    assert not peers.ends(grpc_server.address, 60, lambda: True)
+    threading.Timer(0.5, grpc_server.process.kill).start()
+    assert peers.ends(grpc_server.address, 60, never)
+    assert peers.ends(refusing, 60, never), "it has ended before"
 
 
 def test_a_task_resolves_its_own_name(log_lines: list[str]) -> None:

@@ -39,8 +39,6 @@ SHARE_ALL = -1
 """What the chief proposes in place of a number of steps, so that all replicas take over its parameters first."""
 PAUSE_SECONDS = 0.2
 """Between the loss of a parameter server and the next attempt, which would fail at once if nothing waited."""
-OLD_CHIEF_SECONDS = 5.0
-"""How long the chief of a collective group may take to notice that it has lost a replica, and to end."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -364,9 +362,13 @@ class CollectiveCoordinator(ClusterCoordinator):
         raise LostPeersError(f"{sentence} before the first step") from error
 
     def _has_met_old_chief(self) -> bool:
-        """Whether the chief ends, too: it may just have noticed that its group has lost this task's former process."""
-        cluster = self._cluster
-        return not cluster.is_chief and peers.ends(cluster.address(cluster.chief_task), OLD_CHIEF_SECONDS)
+        """Whether the chief ends, too. It first has to notice that its group has lost a replica, and to save."""
+        context, cluster = self._context, self._cluster
+        if cluster.is_chief:
+            return False
+        context.watchdog.pause()
+        chief = cluster.address(cluster.chief_task)
+        return peers.ends(chief, context.settings.wait_seconds, context.is_stopping) or context.is_stopping()
 
 
 def make_coordinator(context: TaskContext, replica: Replica, own_server: TaskServer) -> Coordinator:
