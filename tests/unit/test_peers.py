@@ -117,11 +117,12 @@ def test_an_interrupted_wait_ends_without_an_error(refusing: str) -> None:
 
 
 def test_the_end_of_a_program_is_awaited(grpc_server: GrpcServer, refusing: str) -> None:
-    assert not peers.ends(grpc_server.address, 0.5, never)
-    assert not peers.ends(grpc_server.address, 60, lambda: True)
+    peers.wait_for_end(grpc_server.address, 0.5)
+    assert peers.probe_error(grpc_server.address) is None
     threading.Timer(0.5, grpc_server.process.kill).start()
-    assert peers.ends(grpc_server.address, 60, never)
-    assert peers.ends(refusing, 60, never), "it has ended before"
+    peers.wait_for_end(grpc_server.address, 600)
+    assert peers.probe_error(grpc_server.address) == peers.REFUSED
+    peers.wait_for_end(refusing, 600)
 
 
 def test_a_task_resolves_its_own_name(log_lines: list[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hack.cluster.waiting import until
 from hack.ports import free_ports
 from trainer.config import Settings
 from trainer.graph import replica
@@ -457,23 +458,35 @@ def want(chief: Member, contributions: int, counted: Sequence[bool] = (True, Tru
     chief.session.run(rounds.want, {rounds.wanted: contributions, rounds.counted: counted, rounds.delay: delay})
 
 
-def test_a_round_to_which_nobody_can_contribute_is_ended_without_an_update(begin: Any, values: ValuesOf) -> None:
-    """Both replicas have paused, and have contributed again to a round that did not wait for them."""
-    chief, _ = begin()
-    start = values(chief.replica, chief.session)
-    want(chief, 1)
-    with ThreadPoolExecutor(max_workers=1) as updating:
+def monitored(chief: Member, servers: Servers, callback: Callback | None = None, **settings: Any) -> ReplicaMonitor:
+    """The monitor of two workers."""
+    addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
+    given = Settings(sync_replicas=True, train_steps=TRAIN_STEPS, **settings)
+    membership = chief.replica.replication.membership
+    assert membership
+    return ReplicaMonitor(chief.session, chief.replica, membership, addresses, given, callback or Callback())
+
+
+def test_a_round_for_which_nobody_counts_is_taken_again_by_one_of_those_that_are_back(
+    begin: Any, servers: Servers, save: Save, values: ValuesOf, alone: Alone
+) -> None:
+    chief, other = begin()
+    rounds = chief.replica.replication.rounds
+    with monitored(chief, servers), ThreadPoolExecutor(max_workers=1) as updating:
+        begun = chief.steps(0), other.steps(1)
+        assert chief.update() == 1
+        assert [each.result(60) for each in begun] == [1, 1]
+        start = save(chief.replica, chief.session)
         updated = updating.submit(chief.update)
-        complete(chief, 0)
-        complete(chief, 0)
-        assert are_blocked(updated), "they have no contribution, but need one"
-        want(chief, 1, (False, False))
-        want(chief, 2, delay=1)
-        complete(chief, 0)
-        complete(chief, 0)
-        assert updated.result(60) == 1
-    after = values(chief.replica, chief.session)
-    assert_close({**after, "global_step": start["global_step"]}, start)
+        for each in (chief, other):
+            each.run(each.replica.replication.membership.pause)
+        assert until(lambda: int(chief.run(rounds.needed)) == 0, 60)
+        dropped = chief.steps(2), other.steps(3)
+        assert [each.result(60) for each in dropped] == [1, 1], "they have a token of the same round again"
+        taken = chief.steps(4), other.steps(5)
+        assert updated.result(60) == 2
+        assert [each.result(60) for each in taken] == [2, 2]
+        assert_close(values(chief.replica, chief.session), alone(start, (4,)))
 
 
 def test_a_round_ends_without_a_replica_that_has_left_and_is_back(begin: Any, servers: Servers) -> None:
@@ -538,11 +551,8 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
             pushed = Membership.create(2, 1, "/job:ps/task:0").contributed(tf.constant(0, tf.int64))
     with servers.session(graph) as session:
         session.run(pushed)
-    settings = Settings(sync_replicas=True, train_steps=TRAIN_STEPS, straggler_seconds=0.5)
-    addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
-    membership = chief.replica.replication.membership
     evaluating = Evaluating()
-    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, evaluating):
+    with monitored(chief, servers, evaluating, straggler_seconds=0.5):
         update = ThreadPoolExecutor(1).submit(chief.update)
         assert wait([update], timeout=2).not_done, "the limit has passed four times"
         evaluating.is_evaluating_epoch = False

@@ -19,7 +19,6 @@ from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
 
 PROBE_SECONDS = 2.0
-END_POLL_SECONDS = 0.2
 REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
@@ -75,25 +74,14 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
-def ends(address: str, seconds: float, interrupted: Callable[[], bool]) -> bool:
-    """Wait until the program at an address ends or does not answer; return whether it does.
-
-    Args:
-        address: "HOST:PORT".
-        seconds: The timeout.
-        interrupted: Returns whether to stop waiting.
-    """
-    deadline = time.monotonic() + seconds
-    try:
-        with connect(address) as connection:
-            connection.settimeout(END_POLL_SECONDS)
-            while time.monotonic() < deadline and not interrupted():
-                with contextlib.suppress(TimeoutError):
-                    if not connection.recv(4096):
-                        return True
-            return False
-    except (OSError, UnicodeError):
-        return True
+def wait_for_end(address: str, seconds: float) -> None:
+    """Wait at most so long until the program at an address ("HOST:PORT") ends, or does not answer."""
+    with contextlib.suppress(OSError, UnicodeError), connect(address) as connection:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(4096):
+                return
 
 
 def _connected(address: str) -> socket.socket:

@@ -39,6 +39,8 @@ SHARE_ALL = -1
 """What the chief proposes in place of a number of steps, so that all replicas take over its parameters first."""
 PAUSE_SECONDS = 0.2
 """Between the loss of a parameter server and the next attempt, which would fail at once if nothing waited."""
+OLD_CHIEF_SECONDS = 5.0
+"""How long a replica of a collective group waits for the end of a chief that does not take it up."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -267,8 +269,8 @@ class ParameterServerCoordinator(ClusterCoordinator):
 class CollectiveCoordinator(ClusterCoordinator):
     """Coordinates a replica of a collective group.
 
-    Collective ops never work again in a process in which one has failed. Therefore a replica that has made progress
-    restarts its own process. Otherwise it exits, so that the launcher or Kubernetes counts the restart.
+    Collective ops never work again in a process in which one has failed. Therefore a replica restarts its own process.
+    A chief without progress exits, so that the launcher or Kubernetes counts the restart.
     """
 
     def __init__(
@@ -317,7 +319,7 @@ class CollectiveCoordinator(ClusterCoordinator):
 
         others, chief = self.needed, str(self._cluster.chief_task)
         watched = others if self._cluster.is_chief else {chief: others[chief]}
-        monitor = PeerMonitor(others, watched, self._context.watchdog.stalled_for, give_up)
+        monitor = PeerMonitor(others, watched, self._context.watchdog, give_up)
         try:
             with monitor:
                 yield
@@ -356,19 +358,18 @@ class CollectiveCoordinator(ClusterCoordinator):
                 session.run(self._group.leave, options=_timeout(parameter_server.LINGER_SECONDS))
 
     def _raise_lost(self, error: Exception) -> NoReturn:
-        sentence = f"lost {self._lost_peer(error) or 'another replica'} ({brief(error)})"
-        if self._context.clock.own_seconds > 0 or self._has_met_old_chief():
-            raise CollectiveLostError(sentence) from error
-        raise LostPeersError(f"{sentence} before the first step") from error
+        """Raise the error after which this process restarts, or this task exits.
 
-    def _has_met_old_chief(self) -> bool:
-        """Whether the chief ends, too. It first has to notice that its group has lost a replica, and to save."""
-        context, cluster = self._context, self._cluster
-        if cluster.is_chief:
-            return False
-        context.watchdog.pause()
-        chief = cluster.address(cluster.chief_task)
-        return peers.ends(chief, context.settings.wait_seconds, context.is_stopping) or context.is_stopping()
+        A replica without progress may have met the old group of the chief, which first has to notice that it has lost
+        this task's former process, and to save. It asks again until then; if the chief itself cannot begin, it exits.
+        """
+        sentence = f"lost {self._lost_peer(error) or 'another replica'} ({brief(error)})"
+        has_begun, cluster = self._context.clock.own_seconds > 0, self._cluster
+        if not has_begun and cluster.is_chief:
+            raise LostPeersError(f"{sentence} before the first step") from error
+        if not has_begun:
+            peers.wait_for_end(cluster.address(cluster.chief_task), OLD_CHIEF_SECONDS)
+        raise CollectiveLostError(sentence) from error
 
 
 def make_coordinator(context: TaskContext, replica: Replica, own_server: TaskServer) -> Coordinator:

@@ -87,20 +87,23 @@ class Rounds:
     """bool [replicas] placeholder: those whose contributions count. By default all do."""
     delay: Tensor
     """int64 scalar placeholder: after how many rounds those count that did not count before. By default 0."""
-    want: Operation
-    """Op that sets these. A round that already waits for more goes on waiting."""
     begun: Tensor
     """int64 scalar: the global step of the present round, which all shards have reached."""
     given: Tensor
     """int32 [shards]: the contributions to the present round."""
     step: Tensor
-    """int64 scalar placeholder: the global step of the round that `complete` is for."""
+    """int64 scalar placeholder: the global step of the round that `complete` and `again` are for. They have no effect
+    on a later one."""
     needed: Tensor
     """int32 scalar: the contributions that the present round can have, of those that count, at most `wanted`. It may
     wait for more, as it began before these were set."""
+    want: Operation
+    """Op that sets these. A round that already waits for more goes on waiting."""
     complete: Operation
-    """Op that brings a round which waits for more contributions than `needed`, and has these, one nearer to its end. It
-    does not change the average, and has no effect on a later round."""
+    """Op that brings a round which waits for more contributions than `needed`, and has these, at least one, nearer to
+    its end. It does not change the average."""
+    again: Operation
+    """Op that has every replica contribute to the round again."""
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def build(
         lead,
         updates,
         membership=membership,
-        rounds=_rounds(shards, accumulators, wanted, counted_from, begun),
+        rounds=_rounds(shards, accumulators, wanted, counted_from, begun, aggregation.steps, queues),
         release=lambda: _release(shards, accumulators, queues),
     )
 
@@ -400,6 +400,8 @@ def _rounds(
     wanted: Variable,
     counted_from: Variable,
     begun: Variable,
+    steps: int,
+    queues: Sequence[Any],
 ) -> Rounds:
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
@@ -411,18 +413,19 @@ def _rounds(
         with tf1.device(shard.device):
             count = accumulator.dense.num_accumulated()
             given.append(tf.identity(count))
-            has_all = count >= needed
+            has_all = tf.logical_and(count >= needed, needed > 0)
             # When the update has taken the contributions, the accumulator drops those to the same step.
             completed.append(accumulator.fill(tf.where(has_all, step, tf.int64.min)))
     with tf1.device(shards[0].device):
         counted = tf1.placeholder_with_default(tf.ones(counted_from.shape, tf.bool), counted_from.shape)
         delay = tf1.placeholder_with_default(tf.zeros([], tf.int64), [])
         with tf.control_dependencies([wanted.assign(number, read_value=False)]):
-            first = tf.minimum(counted_from.read_value(), begun.read_value() + delay)
+            first = tf.minimum(counted_from.read_value(), begun.read_value() + steps * delay)
         want = counted_from.assign(tf.where(counted, first, NEVER), read_value=False)
-        return Rounds(
-            number, counted, delay, want, begun.read_value(), tf.stack(given), step, needed, tf.group(*completed)
-        )
+        is_present = tf.cast(tf.equal(begun.read_value(), step), tf.int32)
+        again = [_enqueue(queue, step, is_present) for queue in queues]
+        changes = (want, tf.group(*completed), tf.group(*again))
+        return Rounds(number, counted, delay, begun.read_value(), tf.stack(given), step, needed, *changes)
 
 
 def _token_queue(index: int) -> Any:
@@ -431,11 +434,11 @@ def _token_queue(index: int) -> Any:
     return tf.queue.FIFOQueue(TOKEN_QUEUE_CAPACITY, tf.int64, shapes=[()], shared_name=name, name=name)
 
 
-def _enqueue(queue: Any, token: Tensor) -> Operation:
-    """Enqueue a token if the queue is not full when the token is there. Never blocks."""
+def _enqueue(queue: Any, token: Tensor, count: Tensor | int = 1) -> Operation:
+    """Enqueue a token, or none, if the queue is not full when the token is there. Never blocks."""
     with tf.control_dependencies([token]):
         room = tf.cast(queue.size() < TOKEN_QUEUE_CAPACITY, tf.int32)
-    return queue.enqueue_many([tf.fill([room], token)])
+    return queue.enqueue_many([tf.fill([count * room], token)])
 
 
 def _stale_if_full(accumulator: Any, limit: int, arrived: Tensor, local_step: Tensor) -> Tensor:

@@ -254,7 +254,7 @@ class ReplicaMonitor:
             roster.pass_over(absent)
         late = [index for index in roster.late if index not in roster.awaited]
         has_waited = limit is not None and stalled >= limit
-        if late and has_waited and min(given) > 0:
+        if late and has_waited and (min(given) > 0 or {*roster.present} - {*late}):
             self._pass_over(late, f"its gradient is later than straggler_seconds, {limit:g} s")
             self._give_back(roster.stepped + stalled)
         elif stalled >= self._late_after and roster.late:
@@ -262,16 +262,24 @@ class ReplicaMonitor:
             logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
         # If nobody is late, a gradient has reached some of the shards only: the round of the others needs one less.
         self._want(rounds, max(given) if has_waited and not roster.late else 0)
-        if is_waiting and not roster.late:
-            self._end_round(rounds, given)
+        if is_waiting and roster.present and not roster.late:
+            self._end_round(rounds)
 
-    def _end_round(self, rounds: Rounds, given: Sequence[int]) -> None:
-        """End the present round if it has what it can have, as it waits for replicas that do not count any more."""
-        roster, needed = self._roster, int(self._session.run(rounds.needed))
-        # All that take part may have contributed to a round for which none of them counts yet.
-        if max(given) >= needed and (needed or roster.present):
+    def _end_round(self, rounds: Rounds) -> None:
+        """Let the present round end: it waits, although all that take part have contributed."""
+        roster = self._roster
+        begun, given, needed = self._session.run([rounds.begun, rounds.given, rounds.needed])
+        if begun != roster.step:
+            return
+        if not needed:  # they have joined, and none of them counts yet
+            first = [index == roster.present[0] for index in range(roster.replicas)]
+            self._session.run(rounds.want, {rounds.wanted: self._wanted, rounds.counted: first})
+            others = {rounds.wanted: self._wanted, rounds.counted: self._counted, rounds.delay: 1}
+            self._session.run(rounds.want, others)
+            self._session.run(rounds.again, {rounds.step: begun})
+        elif max(given) >= needed:  # it began with more that counted
             for _ in range(roster.replicas - min(given)):
-                self._session.run(rounds.complete, {rounds.step: roster.step})
+                self._session.run(rounds.complete, {rounds.step: begun})
 
     def _want(self, rounds: Rounds, at_most: int = 0) -> None:
         """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
@@ -281,8 +289,7 @@ class ReplicaMonitor:
         if wanted != self._wanted or counted != self._counted:
             if self._open_course and wanted < self._mode.batches // self._mode.devices:
                 self._session.run(self._open_course)  # as the steps have fewer examples now
-            # Without one that counts, the present round ends without a contribution, and no other begins meanwhile.
-            delay = 0 if self._counted is None else ROUNDS_AHEAD if any(self._counted) else 1
+            delay = 0 if self._counted is None else ROUNDS_AHEAD
             self._session.run(rounds.want, {rounds.wanted: wanted, rounds.counted: counted, rounds.delay: delay})
             self._wanted, self._counted = wanted, counted
 
