@@ -30,9 +30,9 @@ $(SETUP): constraints/dev.txt constraints/uv.txt pyproject.toml
 	@$(INSTALL) setup
 
 # Ops on rows of tables, which need a compiler of C++; without one, TensorFlow's own do.
-COMPILE_ROW_OPS = [ "$$(ls -t $(ROW_OPS) trainer/kernels/*.h trainer/kernels/*.cc 2> /dev/null | head -1)" = "$(ROW_OPS)" ] \
+COMPILE_ROW_OPS = [ "$$(ls -t $(ROW_OPS) trainer/kernels/*.h trainer/*/*.cc 2> /dev/null | head -1)" = "$(ROW_OPS)" ] \
 	  || { $(BIN)/python -m trainer.kernels && touch $(ROW_OPS); } \
-	  || echo 'so the ops of TensorFlow update rows of tables'
+	  || echo 'so the ops of TensorFlow update rows of tables, and a step in 40,000 is taken again'
 
 run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this machine, with one parameter server and two workers
 	@$(COMPILE_ROW_OPS)

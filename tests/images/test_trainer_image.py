@@ -28,8 +28,10 @@ def test_it_reads_tables(container: Host) -> None:
     container.check_output(f"{PYTHON} -c '{program}'")
 
 
-def test_it_has_the_ops_on_rows_of_tables(container: Host) -> None:
-    program = "from trainer.kernels import library; assert library.load()"
+def test_it_has_the_ops_on_rows_of_tables_and_numbers_of_requests(container: Host) -> None:
+    program = "from trainer.kernels import library; assert library.load(); "
+    program += "from trainer import compiler; from trainer.tensorflow import request_ids; "
+    program += "assert compiler.place(request_ids.SOURCE).exists()"
     container.check_output(f"{PYTHON} -c '{program}'")
 
 

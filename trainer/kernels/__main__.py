@@ -1,9 +1,9 @@
-"""`python -m trainer.kernels`: compile the ops on rows of tables."""
+"""`python -m trainer.kernels`: compile the ops on rows of tables, and what gives requests their ids."""
 
 import sys
 
+from trainer import compiler
 from trainer.errors import ConfigurationError
-from trainer.kernels import compiler
 
 
 def main() -> int:
@@ -12,8 +12,9 @@ def main() -> int:
         if not any(compiler.FOLDER.glob("row_ops-*.so")):
             compiler.find()  # before the import of TensorFlow
         from trainer.kernels import library
+        from trainer.tensorflow import request_ids
 
-        print(f"the ops on rows of tables are compiled: {library.build()}")
+        print(f"compiled: {request_ids.build()}, {library.build()}")
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,31 +1,22 @@
-"""Compiles and loads row_ops.cc, whose library is in the environment of Python.
-
-A library fits one version of TensorFlow alone. Its name has that version, and a digest of the source.
-"""
+"""The library of row_ops.cc, which fits one version of TensorFlow alone."""
 
 import functools
-import hashlib
 import logging
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigurationError
-from trainer.kernels.compiler import FOLDER, HEADERS, SOURCE, find
+from trainer import compiler
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
-from trainer.text import truncate
 
 logger = logging.getLogger(__name__)
 
-FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")
+SOURCE = Path(__file__).with_name("row_ops.cc")
+HEADERS = tuple(map(SOURCE.with_name, ("dynamic_table.h", "row_rules.h")))
+"""What it includes."""
+FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 """Those that keep the meaning of numbers that are not finite. Of x86-64, code for AVX2 is chosen when it runs."""
-BASELINE = {"x86_64": ("-march=x86-64-v2",)}
-"""By machine, the flags of the oldest processor."""
-SECONDS = 300
-"""The most time that a compiler takes."""
 UNKNOWN_OP = "Op type not registered 'Trainer"
 """Part of TensorFlow's error if a task lacks the library."""
 DIFFERENT = "row_ops.cc is not in all tasks"
@@ -36,8 +27,7 @@ OFF = "TRAINER_ROW_OPS"
 
 def place() -> Path:
     """The library that fits this source and the TensorFlow that is loaded."""
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in (SOURCE, *HEADERS))).hexdigest()[:12]
-    return FOLDER / f"row_ops-{tf.__version__}-{os.uname().machine}-{digest}.so"
+    return compiler.place(SOURCE, HEADERS, tf.__version__)
 
 
 def build() -> Path:
@@ -46,27 +36,8 @@ def build() -> Path:
     Raises:
         ConfigurationError: there is no compiler, it fails, or the library cannot be written.
     """
-    if (target := place()).exists():
-        return target
-    compiler = find()
-    flags = [*FLAGS, *BASELINE.get(os.uname().machine, ()), *tf.sysconfig.get_compile_flags()]
-    try:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-            made = Path(folder, target.name)
-            command = [compiler, *flags, str(SOURCE), "-o", str(made), *tf.sysconfig.get_link_flags()]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            if done.returncode:
-                raise ConfigurationError(f"{SOURCE.name}: {compiler} fails: {_first_error(done.stderr)}.")
-            made.rename(target)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigurationError(f"{SOURCE.name}: {target} cannot be made: {error}.") from None
-    return target
-
-
-def _first_error(text: str) -> str:
-    lines = text.strip().splitlines() or ["it says nothing"]
-    return truncate(next((each for each in lines if "error" in each), lines[-1]).rstrip("."), 300)
+    flags = [*FLAGS, *tf.sysconfig.get_compile_flags()]
+    return compiler.build(SOURCE, place(), flags, tf.sysconfig.get_link_flags())
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 from trainer.errors import ConfigurationError
+from trainer.tensorflow import request_ids
 from trainer.text import installation
 
 
@@ -36,6 +37,7 @@ def _without_banner() -> Iterator[None]:
 verbose = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
 # This package does not use Keras, whose import takes a third of a task's startup. Legacy Keras is imported lazily.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+request_ids.load()
 try:
     with contextlib.nullcontext() if verbose else _without_banner():
         import tensorflow as tf
