@@ -2,8 +2,8 @@
 
     python -m benchmarks.request_ids --seconds 100
 
-A parameter server, and a worker with three sessions that take one addition after the other. Each row is a process of its
-own, because what numbers the requests is loaded before TensorFlow.
+A parameter server, and a worker with three sessions that take one addition after the other. Each row is a process of
+its own, because what numbers the requests is loaded before TensorFlow.
 """
 
 import argparse
