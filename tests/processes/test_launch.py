@@ -281,8 +281,10 @@ def test_too_many_restarts_fail_the_run_with_the_tasks_code_and_last_lines(train
         worker.wait(60)
     output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 137
-    assert "worker 1 failed for good; the last lines of run/logs/worker-1.log:" in output
-    assert "/1000000: loss" in output
+    assert "worker 1: starting again (SIGKILL), restart 1 of 1" in output
+    assert "worker 1 was restarted once and has ended again (SIGKILL): find out what ends it" in output
+    assert "worker 1 failed for good. Its log is run/logs/worker-1.log." in output
+    assert "\ngoodput " in output
     assert re.search(
         r"continue with: .*trainer launch --config run/logs/config.yaml --ps 1 .* --max_restarts 1$", output
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.telemetry import goodput
-from trainer.telemetry.goodput import Account, Seconds, describe, read
+from trainer.telemetry.goodput import LAUNCHED, Account, Seconds, describe, read
 
 START = 1_000_000.0
 
@@ -124,6 +124,15 @@ def test_a_run_that_was_done_has_waited_for_nobody(at: SimpleNamespace) -> None:
     after = Account(START + at.now)
     after.resume(before, None)
     assert after.seconds == Seconds(starting=10, training=100)
+
+
+def test_nobody_has_waited_between_two_launches(at: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stored(trained(at))
+    at.now = 10_000
+    monkeypatch.setenv(LAUNCHED, str(START + at.now - 3))
+    after = Account(START + at.now)
+    after.resume(before, START + 110)
+    assert after.seconds == Seconds(scheduling=3, starting=10, training=100)
 
 
 @pytest.mark.parametrize(

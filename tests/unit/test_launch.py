@@ -208,7 +208,7 @@ if not tried.exists():
 """
     display = Recorder()
     assert run_processes([process(program)], 1, display) is None
-    assert display.states == ["worker 1: starting again (SIGKILL)", "worker 1: done"]
+    assert display.states == ["worker 1: starting again (SIGKILL), restart 1 of 1", "worker 1: done"]
 
 
 def test_a_task_that_asks_to_be_started_again_has_no_restart(process: Callable[..., Process], tmp_path: Path) -> None:
@@ -225,7 +225,10 @@ for name in ("first", "second"):
     display = Recorder()
     made = process(program)
     assert run_processes([made], 1, display) is None
-    assert (made.restarts, display.states) == (1, ["worker 1: starting again (exit code 138)", "worker 1: done"])
+    assert (made.restarts, display.states) == (
+        1,
+        ["worker 1: starting again (exit code 138), restart 1 of 1", "worker 1: done"],
+    )
 
 
 def test_a_task_for_which_there_is_no_room_is_named(directory: TrainingDirectory) -> None:
@@ -245,7 +248,11 @@ def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., P
     display = Recorder()
     made = process("import sys; sys.exit(138)")
     assert run_processes([made], 2, display) == (made, 138)
-    assert display.states == ["worker 1: starting again (exit code 138)"] * 2 + ["worker 1: failed (exit code 138)"]
+    assert display.states == [
+        "worker 1: starting again (exit code 138), restart 1 of 2",
+        "worker 1: starting again (exit code 138), restart 2 of 2",
+        "worker 1: failed (exit code 138)",
+    ]
 
 
 def test_a_task_that_lives_shortly_starts_again_after_a_pause_that_doubles(
@@ -273,7 +280,8 @@ def test_a_permanent_failure_is_not_retried(process: Callable[..., Process], cod
         (1, "before\ntrainer: what failed.\n", "worker 1 failed for good: what failed. Its log is {log}."),
         (2, "trainer: what is wrong.\n", "worker 1 failed for good: what is wrong. Its log is {log}."),
         (1, "trainer: what failed.\nafter\n", "worker 1 failed for good; the last lines of {log}:"),
-        (-9, "trainer: what failed.\n", "worker 1 failed for good; the last lines of {log}:"),
+        (-9, "trainer: what failed.\n", "worker 1 failed for good. Its log is {log}."),
+        (-11, "trainer: what failed.\n", "worker 1 failed for good; the last lines of {log}:"),
         (1, "", "worker 1 failed for good; the last lines of {log}:"),
     ],
 )
@@ -282,10 +290,31 @@ def test_the_error_sentence_of_a_failed_task_is_quoted(
 ) -> None:
     made = process("")
     made.log.write_text(log)
-    explain_failure(made, code)
+    explain_failure(made, code, 3)
     first, *others = capsys.readouterr().err.strip().splitlines()
     assert first == explanation.format(log=made.log)
     assert others == ([f"    {line}" for line in log.splitlines()] if first.endswith(":") else [])
+
+
+def test_a_failure_after_all_restarts_says_so(
+    process: Callable[..., Process], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = process("import os; os.kill(os.getpid(), 9)")
+    assert run_processes([made], 1, Recorder()) == (made, -9)
+    explain_failure(made, -9, 1)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "worker 1 was restarted once and has ended again (SIGKILL): find out what ends it, such as a lack of memory, "
+        "or raise --max_restarts (1).",
+        "",
+        f"worker 1 failed for good. Its log is {made.log}.",
+    ]
+
+
+def test_a_task_that_waits_for_its_restart_ends_with_the_chief(process: Callable[..., Process]) -> None:
+    display = Recorder()
+    chief = process("import time; time.sleep(1)", Task("worker", 0), True)
+    assert run_processes([chief, process("import sys; sys.exit(138)")], 9, display) is None
+    assert sorted(display.states[-2:]) == ["worker 0: done", "worker 1: done"]
 
 
 def test_tasks_that_ignore_sigterm_are_killed() -> None:

@@ -71,10 +71,10 @@ def test_a_replica_that_waits_for_a_lease_does_not_take_part_and_is_not_lost() -
 
 def test_a_replica_that_comes_and_goes_is_reported_at_growing_intervals() -> None:
     reports, seen = Reports(), []
-    assert reports.due({0, 1}, 0.0) == ([0, 1], [])
+    assert reports.due({0, 1}, 5, 0.0) == ({0: 5, 1: 5}, {})
     for second in range(1, 2000):
-        joined, left = reports.due({0, 1} if second % 2 else {0}, float(second))
-        seen += [second] * (joined + left == [1])
+        joined, left = reports.due({0, 1} if second % 2 else {0}, second, float(second))
+        seen += [second] * ({**joined, **left} != {})
     gaps = [after - before for before, after in itertools.pairwise(seen)]
     assert 5 <= len(seen) <= 12
     assert gaps == sorted(gaps)
@@ -82,9 +82,12 @@ def test_a_replica_that_comes_and_goes_is_reported_at_growing_intervals() -> Non
 
 def test_a_change_within_an_interval_is_reported_after_it_if_it_lasts() -> None:
     reports = Reports()
-    reports.due({0, 1}, 0.0)
-    assert reports.due({0}, 0.1) == ([], [])
-    assert reports.due({0}, 5.0) == ([], [1])
+    reports.due({0, 1}, 0, 0.0)
+    assert reports.due({0}, 7, 0.1) == ({}, {})
+    assert reports.due({0}, 350, 5.0) == ({}, {1: 7})
+    assert reports.due({0, 1}, 400, 6.0) == ({}, {})
+    assert reports.due({0}, 450, 7.0) == ({}, {}), "it has not lasted"
+    assert reports.due({0, 1}, 500, 60.0) == ({1: 500}, {})
 
 
 @pytest.mark.parametrize(("error", "lines"), [(TypeError("a mistake"), 1), (RuntimeError("a closed session"), 0)])

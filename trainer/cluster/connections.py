@@ -18,6 +18,7 @@ queue, which would otherwise take the token of the worker's next process.
 """
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -35,6 +36,7 @@ SEARCH_SECONDS = 1.0
 CHANNEL_OPTIONS = {"grpc.dns_min_time_between_resolutions_ms": 1000, "grpc.testing.fixed_reconnect_backoff_ms": 200}
 """Options of all channels of TensorFlow, unless the environment has others: a replaced pod has a new address, and one
 that restarts is there soon. TensorFlow itself sets the second option, to 1000."""
+MAX_FILES = 2**16
 VARIABLE = "TF_GRPC_DEFAULT_OPTIONS"
 
 _CONNECTED = (
@@ -50,7 +52,12 @@ _ESTABLISHED, _SYN_SENT = 1, 2
 
 
 def configure() -> None:
-    """Set the options of the channels that TensorFlow opens. Call this before it opens the first one."""
+    """Set the options of the channels that TensorFlow opens. Call this before it opens the first one.
+
+    A task of a large run has more connections than the usual limit of open files, so raise that as far as is allowed.
+    """
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, MAX_FILES if most < 0 else min(most, MAX_FILES)), most))
     given = [option for option in os.environ.get(VARIABLE, "").split(",") if option]
     names = [option.partition("=")[0] for option in given]
     given += [f"{name}={value}" for name, value in CHANNEL_OPTIONS.items() if name not in names]

@@ -137,14 +137,14 @@ def launch(plan: Plan, reserved: Sequence[int], scratch: Path) -> int:
             failure = run_processes(processes, plan.max_restarts, display)
         if failure:
             failed, code = failure
-            explain_failure(failed, code)
+            explain_failure(failed, code, plan.max_restarts)
             is_resumable = not is_permanent(code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         if directory.uri:
             store = ObjectStore(directory.uri, "train_dir")
             store.download("result.json", directory.path / "result.json")
             store.download(config.SETTINGS_FILE, directory.settings)
-        show_result(directory, plan)
+        show_result(directory, plan, {str(process.task): process.restarts for process in processes})
         if plan.tensorboard:
             forks.close(0)
             warn(f"TensorBoard stays at {address} until Ctrl-C.")

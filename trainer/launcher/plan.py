@@ -1,6 +1,7 @@
 """The plan of a launch: its arguments as a typed value, and the program of each task."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainer.data.files import write_atomically
 from trainer.errors import AGAIN, ConfigurationError
 from trainer.run_directory import writer
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.telemetry import report
+from trainer.telemetry import goodput, report
 
 CONFIG = "config.yaml"
 """The file beside the logs with the settings of all tasks."""
@@ -89,7 +90,7 @@ def plan_programs(
     tasks += [Task("chief", 0)] if plan.chief else []
     tasks += [Task("worker", index) for index in range(plan.workers)]
     tasks += [Task("evaluator", 0)] if plan.evaluator else []
-    shared_variables = {report.VARIABLE: "yes"} | ports.SHARING_ENVIRONMENT
+    shared_variables = {report.VARIABLE: "yes", goodput.LAUNCHED: str(time.time())} | ports.SHARING_ENVIRONMENT
     programs = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)

@@ -67,6 +67,11 @@ class Process:
         self.restarts, self.handle, self._due = self.restarts + 1, None, now + self._pause
         self.start_if_due()
 
+    @property
+    def is_due_later(self) -> bool:
+        """Whether it waits to be started again."""
+        return self._due < math.inf
+
     def start_if_due(self) -> None:
         """Start the process if its restart is due.
 
@@ -150,7 +155,11 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
     chief_ended: float | None = None
     while any(not process.ended for process in processes):
         for process in processes:
-            process.start_if_due()
+            if chief_ended is None or process.task.role == "evaluator":
+                process.start_if_due()
+            elif process.is_due_later:
+                process.ended = True
+                display.state(process.task, "done")
             code = process.poll()  # poll before reading the log, so that its last line is included
             for line in process.new_lines():
                 display.line(process.task, line)
@@ -167,11 +176,12 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
             elif process.asks_again():
                 process.start()
             elif is_permanent(code) or process.restarts >= max_restarts:
-                display.state(process.task, f"failed ({_name_of(code)})")
+                display.state(process.task, f"failed ({name_of(code)})")
                 return process, code
             else:
-                display.state(process.task, f"starting again ({_name_of(code)})")
                 process.restart()
+                count = f"restart {process.restarts} of {max_restarts}"
+                display.state(process.task, f"starting again ({name_of(code)}), {count}")
         servers = [process for process in processes if process.task.role == "ps"]
         if chief_ended is not None and servers and all(server.ended for server in servers):
             for process in processes:
@@ -193,7 +203,8 @@ def is_permanent(code: int) -> bool:
     return 0 < code < 128
 
 
-def _name_of(code: int) -> str:
+def name_of(code: int) -> str:
+    """How a process has ended, in words: a negative code is a signal."""
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 

@@ -1,13 +1,15 @@
 """What the launcher prints at the end of a run: the result, the reason of a failure, and the next command."""
 
+import contextlib
 import json
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Mapping
 
 from trainer import config
 from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
-from trainer.launcher.processes import Process
+from trainer.launcher.processes import Process, is_permanent, name_of
 from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import goodput, report, result
@@ -20,21 +22,36 @@ SENTENCE = "trainer: "
 """The prefix of a task's last line if it names the reason of a failure."""
 
 
-def explain_failure(failed: Process, code: int) -> None:
-    """Print why a task failed: its error sentence, or the last lines of its log."""
+def explain_failure(failed: Process, code: int, max_restarts: int) -> None:
+    """Print why a task failed: what has ended it too often, its error sentence, or the last lines of its log."""
+    if failed.restarts and not is_permanent(code):
+        times = "once" if failed.restarts == 1 else f"{failed.restarts} times"
+        cause = "what ends it, such as a lack of memory" if code == -signal.SIGKILL else "what ends it"
+        warn(
+            f"\n{failed.task} was restarted {times} and has ended again ({name_of(code)}): find out {cause}, or raise "
+            f"--max_restarts ({max_restarts})."
+        )
     text = failed.log.read_text(encoding="utf-8", errors="replace")
     lines = [report.split(line)[0] for line in text.splitlines()[-LAST_LINES:]]
     sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
     if sentence and code > 0:  # a killed task has not logged a reason
         warn(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.")
         return
+    if code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM):
+        warn(f"\n{failed.task} failed for good. Its log is {failed.log}.")
+        return
     warn(f"\n{failed.task} failed for good; the last lines of {failed.log}:")
     for line in lines:
         warn(f"    {line}")
 
 
-def show_result(directory: TrainingDirectory, plan: Plan) -> None:
+def show_result(directory: TrainingDirectory, plan: Plan, restarts: Mapping[str, int]) -> None:
     """Print the result of a run, as text or as one line of JSON.
+
+    Args:
+        directory: The training directory.
+        plan: What was launched.
+        restarts: By task: how often it was restarted.
 
     Raises:
         ConfigurationError: the JSON cannot be written.
@@ -53,6 +70,7 @@ def show_result(directory: TrainingDirectory, plan: Plan) -> None:
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
 {f"{used}{chr(10)}" if (used := goodput.describe(goodput.read(found))) else ""}\
+{f"{again}{chr(10)}" if (again := _restarts(restarts)) else ""}\
 {f"{compared}{chr(10)}" if (compared := result.against_baseline(found)) else ""}
   result       {directory}/result.json
   checkpoint   {found["checkpoint"]}
@@ -65,6 +83,12 @@ next:
   {_resume_command(plan, directory, *_more_steps(plan, directory))}   # train on from here
 {_format_commands(next_commands(directory, found))}"""
     )
+
+
+def _restarts(restarts: Mapping[str, int]) -> str:
+    """Which tasks were restarted, and how often; empty if none was."""
+    found = [f"{task} {'once' if count == 1 else f'{count} times'}" for task, count in restarts.items() if count]
+    return f"restarted: {', '.join(found)}" if found else ""
 
 
 def _more_steps(plan: Plan, directory: TrainingDirectory) -> tuple[str, int]:
@@ -98,5 +122,8 @@ def _resume_command(plan: Plan, directory: TrainingDirectory, *more: object) -> 
 def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
     """Print what a terminated run has saved, and the command that continues it."""
     step = directory.newest_step()
+    with contextlib.suppress(ConfigurationError):
+        if used := goodput.describe(goodput.read(directory.read_result())):
+            warn(used)
     saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
     warn(f"{saved} with: {_resume_command(plan, directory)}")

@@ -104,6 +104,7 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
             current,
             "resumed",
             started=now,
+            begun=now,
             admitted=0.0,
             running=0.0,
             replicas=replicas,

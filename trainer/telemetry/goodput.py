@@ -18,6 +18,8 @@ Part = Literal["scheduling", "starting", "training", "again", "waiting", "saving
 
 BEGAN = "TRAINER_BEGAN"
 """The environment variable of a process that was wanted before it was there: since when, in seconds since 1970."""
+LAUNCHED = "TRAINER_LAUNCHED"
+"""That of a task of `trainer launch`: when it was launched, in seconds since 1970. Nobody has waited before."""
 PAUSE_SECONDS = 1.0
 """An execution that takes at least this much longer than usual has waited for another task,"""
 PAUSE_FACTOR = 3.0
@@ -89,7 +91,7 @@ class Account:
         self._step = self.furthest_step = step
         self._usual = self._booked["training"] / step if step else 0.0
         if updated is not None:
-            self._absence = max(0.0, self._until - updated)
+            self._absence = max(0.0, self._until - max(updated, float(os.environ.get(LAUNCHED, "0"))))
             self._until = max(self._until, updated)  # a process that replaces itself keeps the time of its start
 
     def step(self, step: int) -> None:

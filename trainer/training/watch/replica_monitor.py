@@ -127,17 +127,22 @@ class Reports:
     gaps: dict[int, float] = field(default_factory=dict)
     """Seconds to the next report about a replica."""
     due_at: dict[int, float] = field(default_factory=dict)
+    since: dict[int, int] = field(default_factory=dict)
+    """Of those whose change is not reported yet: the global step at which it was seen."""
 
-    def due(self, present: Set[int], now: float) -> tuple[list[int], list[int]]:
-        """The replicas that have joined, and those that have left, since the last report about each."""
-        changed = {index for index in present ^ self.reported if now >= self.due_at.get(index, 0.0)}
+    def due(self, present: Set[int], step: int, now: float) -> tuple[dict[int, int], dict[int, int]]:
+        """The replicas that have joined, and those that have left, since the last report about each, with the steps."""
+        self.since = {index: self.since.get(index, step) for index in sorted(present ^ self.reported)}
+        changed = {index for index in self.since if now >= self.due_at.get(index, 0.0)}
         for index in changed:
             gap = self.gaps.get(index, FIRST_GAP_SECONDS)
             if now - self.due_at.get(index, now) > LAST_GAP_SECONDS:
                 gap = FIRST_GAP_SECONDS
             self.due_at[index], self.gaps[index] = now + gap, min(2 * gap, LAST_GAP_SECONDS)
         self.reported ^= changed
-        return sorted(changed & self.reported), sorted(changed - self.reported)
+        news = {index: self.since.pop(index) for index in sorted(changed)}
+        joined = {index: step for index, step in news.items() if index in self.reported}
+        return joined, {index: step for index, step in news.items() if index not in joined}
 
 
 class ReplicaMonitor:
@@ -346,15 +351,15 @@ class ReplicaMonitor:
     def _report(self, now: float) -> None:
         """Report who has joined and who has left."""
         present = set(self._roster.present)
-        joined, left = self._reports.due(present, now)
+        joined, left = self._reports.due(present, self._roster.step, now)
         count = f"{len(present)} replica{'' if len(present) == 1 else 's'}"
-        for index in left:
+        for index, step in left.items():
             why = self._reasons.pop(index, "it has left")
-            sentence = f"step {self._roster.step} goes on without {self._names[index]}, as {why}: {count}"
+            sentence = f"step {step} goes on without {self._names[index]}, as {why}: {count}"
             report.log(logger, sentence, replicas=sentence)
         if joined:
             verb = "takes" if len(joined) == 1 else "take"
-            sentence = f"{self._list(joined)} {verb} part from step {self._roster.step} on: {count}"
+            sentence = f"{self._list([*joined])} {verb} part from step {min(joined.values())} on: {count}"
             report.log(logger, sentence, replicas=sentence)
 
     def _list(self, indices: Sequence[int]) -> str:
