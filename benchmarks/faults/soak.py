@@ -157,7 +157,7 @@ def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Ra
     seconds = "never" if measured.back is None else f"{measured.back:.1f} s"
     print(
         f"step {seen.step:6}  {fault.name}: {', '.join(targets)}: pause {measured.pause:.1f} s, back after {seconds}, "
-        f"{measured.lost} steps lost",
+        f"{measured.lost} steps taken again",
         flush=True,
     )
 
@@ -228,7 +228,7 @@ def _begin_and_end(found: Soak) -> dict[str, tuple[float, float]]:
 
 def table(found: Soak, seen: Observation, cluster: Cluster) -> str:
     """Render what a soak has seen, and the verdict."""
-    lines = [row(["fault", "times", "recovered", "longest pause, s", "longest way back, s", "steps lost"])]
+    lines = [row(["fault", "times", "recovered", "longest pause, s", "longest way back, s", "steps taken again"])]
     lines.append(row(["---"] * 6))
     for name in dict.fromkeys(fault.name for fault, _, _ in found.costs):
         mine = [each for fault, _, each in found.costs if fault.name == name]
@@ -251,7 +251,9 @@ def table(found: Soak, seen: Observation, cluster: Cluster) -> str:
         "",
         f"{workload.examples:,} examples, {workload.epochs} epochs, {result.get('global_step')} global steps: ",
     ]
-    lines[-1] += f"skipped {skipped:,}, repeated {repeated:,} (up to {_may_repeat(found, seen, workload):,} expected)"
+    lines[-1] += (
+        f"skipped {skipped:,}, repeated {repeated:,} (at most {_may_repeat(found, seen, workload):,} by open leases)"
+    )
     lines += [f"PROBLEM: {problem}" for problem in found.problems] or ["verdict: nothing lost, nothing hung, no growth"]
     return "\n".join(lines)
 

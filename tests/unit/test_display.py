@@ -51,6 +51,25 @@ def test_lines_show_the_directory_states_messages_and_progress(capsys: pytest.Ca
     ]
 
 
+OF_TENSORFLOW = """\
+E0000 00:00:1796047270.659406   28842 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: recvmsg: …
+Additional GRPC error information from remote target /job:worker/replica:0/task:1 while calling /tensor…
+:UNKNOWN:Error received from peer  {grpc_status:9, grpc_message:"…"}
+The error could be from a previous operation. Restart your program to reset.
+E0000 00:00:1796045256.676455    2873 worker.cc:436] Bad status from CompleteGroupDistributed: FAILED_PRECONDITION: …
+"""
+
+
+def test_what_tensorflow_writes_of_a_lost_replica_is_in_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(Path("runs/1")) as shown:
+        for line in OF_TENSORFLOW.splitlines():
+            shown.line(WORKER, line)
+        shown.line(WORKER, "E0000 00:00:1796047270.659406   28842 cuda_dnn.cc:1] no memory")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "E0000 00:00:1796047270.659406   28842 cuda_dnn.cc:1] no memory"
+    ]
+
+
 def test_lines_say_that_tasks_start_until_the_first_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

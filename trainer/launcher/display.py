@@ -4,6 +4,7 @@ It receives the tasks' log lines and states, and writes only to the output.
 """
 
 import contextlib
+import re
 import sys
 import time
 
@@ -21,6 +22,12 @@ from trainer.telemetry.progress import Progress, parse
 from trainer.text import tracebacks
 
 LINE_INTERVAL_SECONDS = 1.0
+NOISE = re.compile(
+    r"E\d{4} .*\b(base_collective_executor|ring_alg|rpc_collective_executor_mgr|worker)\.cc:"
+    r"|Additional GRPC error information |:UNKNOWN:Error received from peer "
+    r"|The error could be from a previous operation\. Restart your program "
+)
+"""How the lines begin that TensorFlow writes when a collective op has lost a replica. The log has them."""
 SILENT_SECONDS = 4.0
 """How long the lines may stop while the tasks start. To import TensorFlow takes longer on a busy machine."""
 
@@ -66,7 +73,7 @@ class Lines(Display):
         return self
 
     def line(self, task: Task, line: str) -> None:
-        if tracebacks.is_line(line):
+        if tracebacks.is_line(line) or NOISE.match(line):
             return
         progress = parse(line)
         if progress is None:
@@ -115,7 +122,7 @@ class Screen(Display):
             self._live.__exit__(None, None, None)
 
     def line(self, task: Task, line: str) -> None:
-        if tracebacks.is_line(line):
+        if tracebacks.is_line(line) or NOISE.match(line):
             return
         progress = parse(line)
         self._states[task] = "training" if progress else "running"
