@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from hack.ports import free_ports
@@ -19,7 +20,7 @@ from trainer.tensorflow.errors import brief
 from trainer.training import parameter_server, server
 from trainer.training.context import TaskContext
 
-from .conftest import THREADS
+from .conftest import THREADS, Servers
 
 
 def cluster(workers: int, task: Task) -> Cluster:
@@ -153,3 +154,16 @@ def test_a_line_without_letters_is_skipped() -> None:
     assert brief(RuntimeError(eager)) == "a; No such file"
     assert brief(RuntimeError("=====")) == "RuntimeError"
     assert brief(RuntimeError()) == "RuntimeError"
+
+
+def test_sessions_that_are_opened_again_and_again_hold_no_more_memory(servers: Servers) -> None:
+    with tf.Graph().as_default() as graph, tf.device("/job:worker/task:0"):
+        total = tf.random.uniform([10])
+        for number in range(3000):
+            total += float(number)
+    memory = []
+    for _ in range(10):
+        with servers.running[Task("worker", 0)].session(graph) as session:
+            session.run(total)
+        memory.append(psutil.Process().memory_info().rss / 2**20)
+    assert memory[-1] - memory[2] < 50, "MiB; glibc would keep some 15 of each session"

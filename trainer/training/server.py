@@ -5,6 +5,7 @@ replica. Collective ops use the servers, not the sessions, so the filters do not
 """
 
 import contextlib
+import ctypes
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,6 +62,17 @@ class TaskServer:
         finally:
             with contextlib.suppress(*LOST):
                 session.close()
+            _free()
+
+
+def _free() -> None:
+    """Give memory back to the system that is free now.
+
+    The threads of a session each have a part of the heap, of which glibc keeps what a closed session has left: a chief
+    that lost a parameter server 25 times had 310 MB more.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def create_pools(threads: Threads) -> None:
