@@ -6,7 +6,6 @@ the reason. TensorFlow connects only after that, when the names resolve. At the 
 up again by itself (`trainer.cluster.connections`).
 """
 
-import contextlib
 import errno
 import socket
 import time
@@ -19,6 +18,7 @@ from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
 
 PROBE_SECONDS = 2.0
+END_POLL_SECONDS = 0.1
 REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
@@ -75,13 +75,19 @@ def connect(address: str) -> socket.socket:
 
 
 def wait_for_end(address: str, seconds: float) -> None:
-    """Wait at most so long until the program at an address ("HOST:PORT") ends, or does not answer."""
-    with contextlib.suppress(OSError, UnicodeError), connect(address) as connection:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            connection.settimeout(left)
-            if not connection.recv(4096):
+    """Wait at most so long until the program at an address ("HOST:PORT") ends."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with connect(address) as connection:
+                connection.settimeout(left)
+                while connection.recv(4096):  # what else a gRPC server sends at the begin
+                    pass
                 return
+        except (ConnectionError, socket.gaierror, UnicodeError):
+            return
+        except OSError:  # it does not answer, as it is stopped or far too busy
+            time.sleep(END_POLL_SECONDS)
 
 
 def _connected(address: str) -> socket.socket:
