@@ -217,7 +217,7 @@ benchmark-kubernetes: $(SETUP) chart-tools ## compare rates inside and outside t
 FAULTS_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m
 FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
 FAULTS_CHOICE = $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
-goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='allreduce 15'; SHORT=1: ten minutes; AGAIN=1; in the cluster in KUBECONFIG too, if it is set)
+goodput: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train with a fault each 15 s to 5 min, and update docs/faults.md (hours; ONLY='allreduce 15'; SHORT=1: ten minutes; AGAIN=1: those with a result too; in the cluster in KUBECONFIG too, if it is set)
 	$(FAULTS_WITH) benchmarks.faults.goodput $(FAULTS_CHOICE)
 
 scale: WORKERS ?= 1000
@@ -229,7 +229,7 @@ scale: $(SETUP) ## install a run on simulated nodes, and print what it costs (WO
 soak: MINUTES ?= 30
 SEED ?= 0
 MODE ?= asynchronous
-soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; HOURS=8: one fault a minute, and docs/faults.md; in the cluster in KUBECONFIG, if it is set)
+soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; HOURS=8: a fault a minute, with curves for docs/faults.md; in the cluster in KUBECONFIG, if it is set)
 	$(FAULTS_WITH) benchmarks.faults.soak $(if $(HOURS),--hours $(HOURS),--minutes $(MINUTES)) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
 
