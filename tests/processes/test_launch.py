@@ -182,7 +182,8 @@ def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, rol
     trainer.task(role).kill()
     output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, output
-    assert f"{role} 0: starting again (SIGKILL)" in output
+    assert f"{role} 0: starting again (SIGKILL), restart 1 of 3" in output
+    assert f"\nrestarted: {role} 0 once\n" in output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert result["test_accuracy"] >= 0.95
     parts = result["goodput_seconds"]

@@ -164,7 +164,9 @@ class ClusterCoordinator(Coordinator):
     def _lost_peer(self, error: Exception) -> str | None:
         """The name of the first needed task that did not answer; None if the error names none."""
         others = {task.device: str(task) for task in self._needed if task != self._cluster.task}
-        return next((others[device] for device in session_errors.called_tasks(error) if device in others), None)
+        called = [others[device] for device in session_errors.called_tasks(error) if device in others]
+        monitored = [name for name in others.values() if f"{name} at " in str(error)]  # by the peer monitor
+        return next(iter([*called, *monitored]), None)
 
     def _is_peer_lost(self) -> bool:
         others = [address for task, address in self._needed.items() if task != self._cluster.task]
