@@ -37,6 +37,7 @@ CHANNEL_OPTIONS = {"grpc.dns_min_time_between_resolutions_ms": 1000, "grpc.testi
 """Options of all channels of TensorFlow, unless the environment has others: a replaced pod has a new address, and one
 that restarts is there soon. TensorFlow itself sets the second option, to 1000."""
 MAX_FILES = 2**16
+"""The limit of open files is raised to this one at most: it may be a thousand million."""
 VARIABLE = "TF_GRPC_DEFAULT_OPTIONS"
 
 _CONNECTED = (
@@ -57,7 +58,9 @@ def configure() -> None:
     A task of a large run has more connections than the usual limit of open files, so raise that as far as is allowed.
     """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, MAX_FILES if most < 0 else min(most, MAX_FILES)), most))
+    wanted = MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     given = [option for option in os.environ.get(VARIABLE, "").split(",") if option]
     names = [option.partition("=")[0] for option in given]
     given += [f"{name}={value}" for name, value in CHANNEL_OPTIONS.items() if name not in names]

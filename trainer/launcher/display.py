@@ -32,6 +32,10 @@ SILENT_SECONDS = 4.0
 """How long the lines may stop while the tasks start. To import TensorFlow takes longer on a busy machine."""
 
 
+def _is_for_log_alone(line: str) -> bool:
+    return tracebacks.is_line(line) or bool(NOISE.match(line))
+
+
 class Display:
     """The interface of a display, a context manager around the run. This base class shows nothing."""
 
@@ -73,7 +77,7 @@ class Lines(Display):
         return self
 
     def line(self, task: Task, line: str) -> None:
-        if tracebacks.is_line(line) or NOISE.match(line):
+        if _is_for_log_alone(line):
             return
         progress = parse(line)
         if progress is None:
@@ -122,7 +126,7 @@ class Screen(Display):
             self._live.__exit__(None, None, None)
 
     def line(self, task: Task, line: str) -> None:
-        if tracebacks.is_line(line) or NOISE.match(line):
+        if _is_for_log_alone(line):
             return
         progress = parse(line)
         self._states[task] = "training" if progress else "running"

@@ -88,7 +88,7 @@ class PeerMonitor:
             while not lost and not self._over.wait(POLL_SECONDS):
                 lost = self._lost_connection(kept)
                 if not lost and time.monotonic() - probed >= PROBE_INTERVAL_SECONDS:
-                    kept.open_more()
+                    kept.open_some()
                     lost, probed = next(probes), time.monotonic()
         if lost and not self._over.is_set():
             self.lost = lost
@@ -142,8 +142,10 @@ class _Connections:
         self._wanted = deque(addresses)
         self._closed: dict[str, float] = {}
 
-    def open_more(self) -> None:
-        """Connect to some of those to which there is no connection."""
+    def open_some(self) -> None:
+        """Connect to some of those to which there is no connection, if there are any."""
+        if not self._wanted:
+            return
         names = [self._wanted.popleft() for _ in range(min(MAX_PROBES, len(self._wanted)))]
         with ThreadPoolExecutor(max_workers=MAX_PROBES) as pool:
             for name, connection in zip(names, pool.map(self._connect, names), strict=True):
