@@ -2,8 +2,9 @@
 
 Workers may come and go. A replica takes part from its first contribution on, until it leaves after SIGTERM, or nothing
 answers at its address, or it is later than `straggler_seconds`. Its next contribution lets it take part again. In
-synchronous training, a round needs the contributions of those that take part, at most `replicas_to_aggregate`. `Roster`
-decides without side effects; `ReplicaMonitor` uses the variables of the parameter servers, and probes addresses.
+synchronous training, a round needs the contributions of those that take part, at most `replicas_to_aggregate`. One that
+waits for more is ended, and one for which none of them counts yet is taken again. `Roster` decides without side
+effects; `ReplicaMonitor` uses the variables of the parameter servers, and probes addresses.
 """
 
 import logging
